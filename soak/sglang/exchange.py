@@ -1,0 +1,89 @@
+"""What passes between soak and the server: one request, its answers, and the closed set of outcomes.
+
+Nothing here does I/O. Logprobs are float64 arrays in nats; a ``null`` from the server (which is how SGLang
+writes NaN and infinity) is NaN in the array, so that no caller can take it for a number.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+TokenIds = npt.NDArray[np.int32]
+Logprobs = npt.NDArray[np.float64]
+
+
+class Outcome(enum.StrEnum):
+    """Everything that can become of a request. Closed: the client never raises for what a server can do."""
+
+    OK = "ok"
+    REJECTED = "rejected"  # refused before any work: 4xx, 429, 503 queue full
+    ABORTED = "aborted"  # finish_reason abort, or given up by us
+    SERVER_ERROR = "server_error"  # 5xx
+    IN_BAND_ERROR = "in_band_error"  # HTTP 200 (or a stream already begun) that carries an error object
+    DISCONNECTED = "disconnected"  # no connection, reset, stream cut short, no [DONE]
+    TIMED_OUT = "timed_out"
+    MALFORMED = "malformed"  # not what SGLang's protocol says: not JSON, missing fields, wrong lengths
+    INVALID_LOGPROBS = "invalid_logprobs"  # null where a number must stand, or not one per token
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One POST to ``/generate``: a single prompt, or several in one batched request.
+
+    prompts: token ids (int32 arrays) or text, all of one kind; rids: one per prompt, fixed width, since the
+    server aborts by prefix. ``logprob_start_len`` counts tokens: position ``logprob_start_len`` itself has no
+    logprob, the first comparable one is the next. None leaves a field to the server.
+    """
+
+    prompts: tuple[TokenIds | str, ...]
+    rids: tuple[str, ...]
+    max_new_tokens: int = 16
+    temperature: float = 0.0
+    ignore_eos: bool = True
+    sampling_seed: int | None = None
+    return_logprob: bool = False
+    logprob_start_len: int | None = None
+    top_logprobs_num: int = 0
+    token_ids_logprob: tuple[int, ...] | None = None
+    extra_key: str | None = None
+    stream: bool = False
+    timeout_s: float = 120.0
+
+
+@dataclass(slots=True)
+class Answer:
+    """What came back for one prompt of one request.
+
+    Times are seconds of ``time.monotonic()``; ``first_token_s`` is None without streaming. ``chunk_s`` holds
+    the arrival time of every streamed chunk. ``input_logprobs[i]`` belongs to ``input_token_ids[i]``, which are
+    the prompt's tokens from ``logprob_start_len`` on; entry 0 is NaN by the server's design.
+    """
+
+    rid: str
+    outcome: Outcome
+    detail: str = ""
+    http_status: int | None = None
+    sent_s: float = 0.0
+    first_token_s: float | None = None
+    finished_s: float = 0.0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    cached_details: dict[str, int] = field(default_factory=dict)
+    num_retractions: int = 0
+    finish_reason: str = ""
+    output_ids: TokenIds = field(default_factory=lambda: np.empty(0, np.int32))
+    text: str | None = None
+    input_token_ids: TokenIds = field(default_factory=lambda: np.empty(0, np.int32))
+    input_logprobs: Logprobs = field(default_factory=lambda: np.empty(0, np.float64))
+    output_logprobs: Logprobs = field(default_factory=lambda: np.empty(0, np.float64))
+    chunk_s: list[float] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the answer can be used."""
+        return self.outcome is Outcome.OK
