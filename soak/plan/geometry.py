@@ -1,0 +1,41 @@
+"""The server's geometry, as the plan needs it: the lengths at which serving code changes its path.
+
+Read once at the start of a run (or taken from the defaults, without a server) and never again: a plan that
+followed the server would not replay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Lengths in tokens. None means the server has no such thing, or does not say.
+
+    ``state_grid`` is the distance between places where a hybrid model's recurrent state is kept when
+    prefill writes it; ``track_interval`` the same for states written by decode. ``reserved_ids``: ids below
+    it are left out of random prompts (special tokens live there).
+    """
+
+    vocab_size: int = 1000
+    context_len: int = 4096
+    chunk: int = 512
+    page: int = 1
+    state_grid: int | None = None
+    track_interval: int | None = None
+    window: int | None = None
+    max_total_tokens: int | None = None
+    max_running: int | None = None
+    hybrid: bool = False
+    strategy: str | None = None
+    reserved_ids: int = 10
+
+    def boundaries(self) -> tuple[int, ...]:
+        """The lengths whose multiples matter, smallest first, without 1 and without repeats."""
+        named = (self.chunk, self.page, self.state_grid, self.track_interval, self.window)
+        return tuple(sorted({n for n in named if n is not None and n > 1}))
+
+    def as_dict(self) -> dict[str, int | str | bool | None]:
+        """Plain values for JSON."""
+        return asdict(self)

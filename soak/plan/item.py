@@ -1,0 +1,115 @@
+"""Items: what one index of the plan asks for, before anything was sent.
+
+An item names its tokens by segments of endless keyed documents instead of holding them, so a plan of a
+million items is small and a digest of the ids is enough for the journal. An index may hold several items
+("steps"): a follow-up's parent is always a step of the same index, so a shard never needs what another shard
+received.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from soak.plan.geometry import Geometry
+from soak.plan.words import raw_words
+
+
+class WrittenBy(enum.StrEnum):
+    """How the cache entry that an item leaves behind was written; a resume from it is of the same kind."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Tokens [start, start + length) of the document (purpose, key)."""
+
+    purpose: str
+    key: int
+    start: int
+    length: int
+
+    def ids(self, seed: int, nonce: int, geometry: Geometry) -> npt.NDArray[np.int32]:
+        """Shape (length,): uniform in [reserved_ids, vocab_size).
+
+        32-bit multiply and shift, bias under V / 2^32; a token's id depends on its place in the document
+        only, so two segments of one document agree where they overlap.
+        """
+        low, span = geometry.reserved_ids, geometry.vocab_size - geometry.reserved_ids
+        skip, last = self.start // 2, (self.start + self.length + 1) // 2
+        words = raw_words(seed, self.purpose, self.key, last, nonce)[skip:]
+        # "<u4": two ids a word, low half first, whatever the byte order of the machine
+        halves = words.astype("<u8").view("<u4").astype(np.uint64)
+        ids = (halves * np.uint64(span)) >> np.uint64(32)
+        offset = self.start - 2 * skip
+        return (ids[offset : offset + self.length] + np.uint64(low)).astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as a row of segments."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def length(self) -> int:
+        """Tokens in all."""
+        return sum(s.length for s in self.segments)
+
+    def ids(self, seed: int, nonce: int, geometry: Geometry) -> npt.NDArray[np.int32]:
+        """The token ids, shape (length,)."""
+        parts = [s.ids(seed, nonce, geometry) for s in self.segments]
+        return np.concatenate(parts) if parts else np.empty(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One planned step of one index.
+
+    at_us: intended start in whole microseconds from the start of the run, for a step without parent.
+    parent: the step whose prompt and output come before this one's own segments; the step starts ``delay_us``
+    after the parent has finished. batched: all prompts travel in one request; else each in its own, at once.
+    """
+
+    index: int
+    step: int
+    shape: str
+    at_us: int
+    prompts: tuple[Prompt, ...]
+    max_new_tokens: int
+    temperature_milli: int = 0
+    parent: int | None = None
+    delay_us: int = 0
+    batched: bool = False
+    stream: bool = True
+    return_logprob: bool = False
+    written_by: WrittenBy = WrittenBy.PREFILL
+
+    @property
+    def temperature(self) -> float:
+        """Sampling temperature."""
+        return self.temperature_milli / 1000
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, in a fixed order."""
+        return {
+            "index": self.index,
+            "step": self.step,
+            "shape": self.shape,
+            "at_us": self.at_us,
+            "parent": self.parent,
+            "delay_us": self.delay_us,
+            "batched": self.batched,
+            "stream": self.stream,
+            "return_logprob": self.return_logprob,
+            "written_by": self.written_by.value,
+            "max_new_tokens": self.max_new_tokens,
+            "temperature_milli": self.temperature_milli,
+            "prompts": [[[s.purpose, s.key, s.start, s.length] for s in p.segments] for p in self.prompts],
+        }

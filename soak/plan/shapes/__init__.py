@@ -1,0 +1,6 @@
+"""Shapes: families of items, each made to reach one trigger. A shape is a function from draws to items."""
+
+from soak.plan.shapes.registry import SHAPES, Shape
+from soak.plan.shapes.scene import Scene
+
+__all__ = ["SHAPES", "Scene", "Shape"]

@@ -1,0 +1,46 @@
+"""shared-prefix: a Zipf-popular tree of prefixes, whose popularity drifts so that old prefixes exist too."""
+
+from __future__ import annotations
+
+from soak.plan.item import Item, Prompt, Segment
+from soak.plan.lengths import around
+from soak.plan.shapes.scene import Scene
+
+NAME = "shared-prefix"
+_BRANCHES = 4
+
+
+def make(scene: Scene) -> tuple[Item, ...]:
+    """Root document (rank drawn by Zipf's law, exponent 1), one of four branches, a tail of its own."""
+    spec, draw = scene.spec, scene.draw(NAME)
+    room = scene.room
+    rank = draw.weighted([(1 << 20) // (k + 1) for k in range(spec.roots)])
+    # rank 0 is the newest root; every zipf_churn indices a new one takes that place
+    root = scene.index // spec.zipf_churn + spec.roots - 1 - rank
+    of_root = scene.shared_draw("shared-prefix-root", root)
+    root_length = around(of_root, spec.geometry, spec.min_prompt, max(spec.min_prompt, room // 2))
+    branch = draw.below(_BRANCHES)
+    of_branch = scene.shared_draw("shared-prefix-branch", root * _BRANCHES + branch)
+    branch_length = around(of_branch, spec.geometry, 8, max(8, room // 6))
+    tail = draw.between(1, max(1, min(spec.min_prompt, room // 8)))
+    output = scene.output(draw, room // 16)
+    prompt = Prompt(
+        (
+            Segment("shared-root", root, 0, root_length),
+            Segment("shared-branch", root * _BRANCHES + branch, 0, branch_length),
+            scene.own(tail),
+        )
+    )
+    return (
+        Item(
+            index=scene.index,
+            step=0,
+            shape=NAME,
+            at_us=scene.at_us,
+            prompts=(prompt,),
+            max_new_tokens=output,
+            temperature_milli=scene.temperature_milli(draw),
+            stream=draw.chance(800),
+            return_logprob=scene.served(draw),
+        ),
+    )

@@ -1,0 +1,62 @@
+"""The resolved spec: what a plan depends on, besides the seed. Config and geometry, once, as plain values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from soak.plan.geometry import Geometry
+
+PLAN_VERSION = 1
+"""Raised whenever the same (seed, spec, index) would give another item than before."""
+
+DEFAULT_WEIGHTS = {"shared-prefix": 4, "long-context": 1, "chunked-burst": 2, "decode-seeded": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSpec:
+    """Everything that shapes items. Lengths in tokens.
+
+    rate: indices per second, a decimal string; weights: share of each shape, integers, in a fixed order;
+    served_per_mille: share of load items that ask for logprobs (the served pass).
+    """
+
+    geometry: Geometry = field(default_factory=Geometry)
+    arrivals: str = "poisson"
+    rate: str = "2"
+    weights: tuple[tuple[str, int], ...] = tuple(DEFAULT_WEIGHTS.items())
+    max_context: int = 4096
+    min_prompt: int = 64
+    max_new_tokens: int = 32
+    decode_tokens: int = 320
+    burst: int = 6
+    roots: int = 16
+    zipf_churn: int = 64
+    sampled_per_mille: int = 300
+    served_per_mille: int = 50
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "plan_version": PLAN_VERSION,
+            "geometry": self.geometry.as_dict(),
+            "arrivals": self.arrivals,
+            "rate": self.rate,
+            "weights": dict(self.weights),
+            "max_context": self.max_context,
+            "min_prompt": self.min_prompt,
+            "max_new_tokens": self.max_new_tokens,
+            "decode_tokens": self.decode_tokens,
+            "burst": self.burst,
+            "roots": self.roots,
+            "zipf_churn": self.zipf_churn,
+            "sampled_per_mille": self.sampled_per_mille,
+            "served_per_mille": self.served_per_mille,
+        }
+
+    def digest(self) -> str:
+        """Sixteen hex digits that name this spec."""
+        text = json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
