@@ -1,0 +1,1 @@
+"""From probe results to a verdict: calibration by controls, evidence, ceilings. Pure arithmetic, no I/O."""

@@ -1,0 +1,1 @@
+"""What people and machines see of a run: Prometheus metrics, the terminal, summary files."""

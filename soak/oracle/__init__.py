@@ -1,0 +1,1 @@
+"""Is the warm answer the cold answer? Victims, passes, and the arithmetic of divergence and amnesia."""
