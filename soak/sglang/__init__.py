@@ -1,1 +1,1 @@
-"""The only code that knows SGLang's HTTP: requests, typed decoding, fingerprint, preflight, server metrics."""
+"""The only code that knows SGLang's HTTP: requests, typed decoding, fingerprint, preflight, metrics."""

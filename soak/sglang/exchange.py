@@ -29,6 +29,11 @@ class Outcome(enum.StrEnum):
     MALFORMED = "malformed"  # not what SGLang's protocol says: not JSON, missing fields, wrong lengths
     INVALID_LOGPROBS = "invalid_logprobs"  # null where a number must stand, or not one per token
 
+    @property
+    def settled(self) -> bool:
+        """Whether the server has surely let go of the request."""
+        return self not in (Outcome.DISCONNECTED, Outcome.TIMED_OUT, Outcome.MALFORMED)
+
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
@@ -54,13 +59,25 @@ class GenerateRequest:
     timeout_s: float = 120.0
 
 
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Logprobs of several candidate tokens at each of n positions: the k best, or those asked for by id.
+
+    ids: int32 [n, k], -1 where the server gave none (the first input position); logprobs: float64 [n, k] in
+    nats, NaN there.
+    """
+
+    ids: npt.NDArray[np.int32]
+    logprobs: Logprobs
+
+
 @dataclass(slots=True)
 class Answer:
     """What came back for one prompt of one request.
 
     Times are seconds of ``time.monotonic()``; ``first_token_s`` is None without streaming. ``chunk_s`` holds
-    the arrival time of every streamed chunk. ``input_logprobs[i]`` belongs to ``input_token_ids[i]``, which are
-    the prompt's tokens from ``logprob_start_len`` on; entry 0 is NaN by the server's design.
+    the arrival time of every streamed chunk. ``input_logprobs[i]`` belongs to ``input_token_ids[i]``, which
+    are the prompt's tokens from ``logprob_start_len`` on; entry 0 is NaN by the server's design.
     """
 
     rid: str
@@ -82,6 +99,10 @@ class Answer:
     input_logprobs: Logprobs = field(default_factory=lambda: np.empty(0, np.float64))
     output_logprobs: Logprobs = field(default_factory=lambda: np.empty(0, np.float64))
     chunk_s: list[float] = field(default_factory=list)
+    input_top: Candidates | None = None  # with top_logprobs_num; rows as in input_logprobs
+    output_top: Candidates | None = None
+    input_asked: Candidates | None = None  # with token_ids_logprob
+    output_asked: Candidates | None = None
 
     @property
     def ok(self) -> bool:

@@ -1,0 +1,306 @@
+"""The HTTP client: GenerateRequests out, Answers back, and SGLang's control endpoints.
+
+Never raises for what a server or a network can do: that is an outcome. Never shows the API key, in no text of
+its own and in none that a server sends back. Never follows a redirect, so the key goes nowhere else. What it
+sends twice is only a request that a kept-alive connection lost before any answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from soak.sglang.exchange import Answer, GenerateRequest, Outcome
+from soak.sglang.network import (
+    CONNECTION_ERRORS,
+    TooLarge,
+    lost_on_reuse,
+    note_reuse,
+    outcome_of,
+    read_body,
+    words_for,
+)
+from soak.sglang.secret import Secret
+from soak.sglang.wire import StreamDecoder, decode_generate, encode_generate, refusal
+
+_BODY_CAP = 64 << 20
+_THREAD_FROM = 512 * 1024  # bytes: parsing more than this on the event loop would stall every other request
+_STREAM_BODY_FROM = 1 << 20  # bytes sent from a file object, a part at a time
+_CONTROL_CONNECTIONS = 16
+_CONTROL_TIMEOUT_S = 15.0
+_AFTER_DONE_S = 0.25  # how long the end of the body may lag behind [DONE] before the connection is given up
+# uvicorn, under SGLang, closes an idle connection after 5 s: never use one that old.
+_KEEPALIVE_S = 4.0
+
+
+class SGLangClient:
+    """An open client of one server; use as ``async with SGLangClient(url) as client``.
+
+    base_url: http(s), may hold a path prefix; api_key is sent as a bearer token and nowhere else.
+    max_connections bounds requests in flight; control calls have their own few connections, so that an abort
+    never queues behind what it aborts. Raises ValueError for an address or key that cannot be one.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        max_connections: int = 256,
+        connect_timeout_s: float = 10.0,
+        max_body_bytes: int = _BODY_CAP,
+    ) -> None:
+        url = URL(base_url)
+        if url.scheme not in ("http", "https") or not url.host:
+            raise ValueError(f"{base_url!r}: an address such as http://127.0.0.1:30000 is wanted")
+        if url.user or url.password:
+            raise ValueError("keys do not belong in an address: give the key as api_key")
+        self.base_url = str(url).rstrip("/")
+        self._secret = Secret(api_key)
+        self._max_body = max_body_bytes
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s)
+        self._slots = asyncio.Semaphore(max_connections)
+        self._generate_url = self._url("/generate")
+        self._load: aiohttp.ClientSession | None = None
+        self._control: aiohttp.ClientSession | None = None
+
+    def __repr__(self) -> str:
+        return f"SGLangClient({self.base_url!r}, api_key={self._secret!r})"
+
+    async def __aenter__(self) -> Self:
+        self._load = self._session(0)
+        self._control = self._session(_CONTROL_CONNECTIONS)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for session in (self._load, self._control):
+            if session is not None:
+                await session.close()
+
+    def _session(self, connections: int) -> aiohttp.ClientSession:
+        reuse = aiohttp.TraceConfig()
+        reuse.on_connection_reuseconn.append(note_reuse)
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEEPALIVE_S),
+            headers={"Content-Type": "application/json", **self._secret.header()},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=self._timeout,
+            trace_configs=[reuse],
+        )
+
+    def _url(self, path: str) -> URL:
+        return URL(self.base_url + path)
+
+    async def generate(self, request: GenerateRequest) -> tuple[Answer, ...]:
+        """Sends one request and waits for all of it; one Answer per prompt, in their order.
+
+        Raises ValueError for a request that makes no sense. Cancelling closes the connection; SGLang may go
+        on with the request for a long time all the same, as after TIMED_OUT and DISCONNECTED: ``abort`` it.
+        """
+        if self._load is None:
+            raise RuntimeError("the client is not open: use it as `async with SGLangClient(url) as client`")
+        body = encode_generate(request)
+        exchange = _Exchange(request)
+        try:
+            async with asyncio.timeout(request.timeout_s):
+                async with self._slots:
+                    exchange.sent_s = time.monotonic()
+                    answers = await self._once_more_if_reset(self._load, body, exchange)
+        except TimeoutError:
+            answers = exchange.failed(Outcome.TIMED_OUT, f"no end after {request.timeout_s:g} s")
+        for answer in answers:
+            answer.sent_s = exchange.sent_s
+            if not answer.ok:
+                answer.detail = self._secret.redact(answer.detail)
+            if answer.text:
+                answer.text = self._secret.redact(answer.text)
+        return answers
+
+    async def _once_more_if_reset(
+        self, session: aiohttp.ClientSession, body: bytes, exchange: _Exchange
+    ) -> tuple[Answer, ...]:
+        for attempt in (1, 2):
+            reused: dict[str, bool] = {}
+            try:
+                return await self._send(session, body, exchange, reused)
+            except TooLarge as error:
+                return exchange.failed(Outcome.MALFORMED, str(error))
+            except CONNECTION_ERRORS as error:
+                if attempt == 1 and exchange.status is None and lost_on_reuse(error, reused):
+                    continue
+                return exchange.failed(outcome_of(error), words_for(error))
+        raise AssertionError("unreachable: the second attempt returns")
+
+    async def _send(
+        self, session: aiohttp.ClientSession, body: bytes, exchange: _Exchange, reused: dict[str, bool]
+    ) -> tuple[Answer, ...]:
+        request = exchange.request
+        data = io.BytesIO(body) if len(body) > _STREAM_BODY_FROM else body
+        async with session.post(
+            self._generate_url, data=data, allow_redirects=False, trace_request_ctx=reused
+        ) as response:
+            exchange.status = response.status
+            if request.stream and response.status == 200 and response.content_type != "application/json":
+                return await self._stream(response, exchange)
+            whole = await read_body(response, self._max_body)
+            exchange.finished_s = time.monotonic()
+            if len(whole) > _THREAD_FROM:
+                answers = await asyncio.to_thread(
+                    decode_generate, whole, request, http_status=response.status
+                )
+            else:
+                answers = decode_generate(whole, request, http_status=response.status)
+            for answer in answers:
+                answer.finished_s = exchange.finished_s
+            return answers
+
+    async def _stream(self, response: aiohttp.ClientResponse, exchange: _Exchange) -> tuple[Answer, ...]:
+        decoder = StreamDecoder(exchange.request, max_line_bytes=self._max_body)
+        exchange.decoder = decoder
+        async for data in response.content.iter_any():
+            decoder.feed(data, time.monotonic())
+            if decoder.done:
+                break
+        exchange.finished_s = time.monotonic()
+        if decoder.clean:  # let the body end, so that the connection can be used again
+            try:
+                async with asyncio.timeout(_AFTER_DONE_S):
+                    await response.content.readany()
+            except CONNECTION_ERRORS:
+                response.close()  # all that was asked has come: only the connection is lost
+        if decoder.pending_bytes > _THREAD_FROM:
+            answers = await asyncio.to_thread(decoder.finish, exchange.finished_s)
+        else:
+            answers = decoder.finish(exchange.finished_s)
+        for answer in answers:
+            answer.http_status = exchange.status
+        return answers
+
+    async def abort(self, rid: str) -> bool:
+        """Asks the server to abort ``rid`` (and every rid it is a prefix of); whether the server took it.
+
+        SGLang answers 200 for unknown rids, too. Raises ValueError for an empty rid.
+        """
+        if not rid:
+            raise ValueError("an empty rid would be the prefix of every request on the server")
+        status, _, _ = await self._call("POST", "/abort_request", {"rid": rid})
+        return status == 200
+
+    async def abort_all_of(self, rids: Iterable[str]) -> int:
+        """Aborts each of these rids, and no other; returns how many the server took."""
+        wanted = list(dict.fromkeys(rids))
+        waiting = iter(wanted)
+        taken = 0
+
+        async def worker() -> None:
+            nonlocal taken
+            for rid in waiting:
+                taken += await self.abort(rid)
+
+        await asyncio.gather(*(worker() for _ in range(min(_CONTROL_CONNECTIONS, len(wanted)))))
+        return taken
+
+    async def flush(self, timeout_s: float) -> tuple[bool, str]:
+        """Empties the whole cache once the server is idle, waiting up to ``timeout_s``; success and words."""
+        path = f"/flush_cache?timeout={timeout_s:g}"
+        return await self._done("POST", path, None, timeout_s + _CONTROL_TIMEOUT_S)
+
+    async def pause(self, mode: str) -> tuple[bool, str]:
+        """Pauses generation: ``abort``, ``retract`` or ``in_place``; success and the server's words."""
+        return await self._done("POST", "/pause_generation", {"mode": mode}, 4 * _CONTROL_TIMEOUT_S)
+
+    async def continue_(self) -> tuple[bool, str]:
+        """Ends a pause; success and the server's words."""
+        return await self._done("POST", "/continue_generation", {}, _CONTROL_TIMEOUT_S)
+
+    async def get_json(self, path: str) -> tuple[int | None, object | None, str]:
+        """GET ``path``: status (None without an answer), parsed body (None if not JSON), what was wrong."""
+        status, body, detail = await self._call("GET", path)
+        if status is None:
+            return None, None, detail
+        try:
+            value = self._secret.scrub(orjson.loads(body))
+        except orjson.JSONDecodeError:
+            return status, None, f"HTTP {status}, not JSON: {self._secret.redact(refusal(body))}"
+        return status, value, "" if status == 200 else f"HTTP {status}: {self._secret.redact(refusal(body))}"
+
+    async def metrics_text(self) -> str | None:
+        """The server's own /metrics page; None if it has none (SGLang needs --enable-metrics)."""
+        status, body, _ = await self._call("GET", "/metrics")
+        return self._secret.redact(body.decode(errors="replace")) if status == 200 else None
+
+    async def _done(
+        self, method: str, path: str, body: Mapping[str, object] | None, timeout_s: float
+    ) -> tuple[bool, str]:
+        status, answer, detail = await self._call(method, path, body, timeout_s)
+        if status is None:
+            return False, detail
+        return status == 200, self._secret.redact(f"HTTP {status}: {refusal(answer)}")
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        timeout_s: float = _CONTROL_TIMEOUT_S,
+    ) -> tuple[int | None, bytes, str]:
+        """One control call: status and body, or None and why there is no answer."""
+        if self._control is None:
+            raise RuntimeError("the client is not open: use it as `async with SGLangClient(url) as client`")
+        data = None if body is None else orjson.dumps(body)
+        for attempt in (1, 2):
+            reused: dict[str, bool] = {}
+            try:
+                async with (
+                    asyncio.timeout(timeout_s),
+                    self._control.request(
+                        method, self._url(path), data=data, allow_redirects=False, trace_request_ctx=reused
+                    ) as response,
+                ):
+                    return response.status, await read_body(response, self._max_body), ""
+            except TooLarge as error:
+                return None, b"", str(error)
+            except CONNECTION_ERRORS as error:  # TimeoutError is among them: it is an OSError
+                if type(error) is TimeoutError:
+                    return None, b"", f"no answer from {path.partition('?')[0]} after {timeout_s:g} s"
+                if attempt == 1 and lost_on_reuse(error, reused):
+                    continue
+                return None, b"", self._secret.redact(words_for(error))
+        raise AssertionError("unreachable: the second attempt returns")
+
+
+class _Exchange:
+    """One request on its way: what is known of it if it ends early."""
+
+    def __init__(self, request: GenerateRequest) -> None:
+        self.request = request
+        self.status: int | None = None
+        self.sent_s = time.monotonic()
+        self.finished_s = 0.0
+        self.decoder: StreamDecoder | None = None
+
+    def failed(self, outcome: Outcome, detail: str) -> tuple[Answer, ...]:
+        """Answers that say so, with what a stream had brought by then."""
+        now = time.monotonic()
+        if self.decoder is not None:
+            answers = self.decoder.finish(now, outcome, detail)
+        else:
+            answers = tuple(
+                Answer(rid=rid, outcome=outcome, detail=detail, finished_s=now) for rid in self.request.rids
+            )
+        for answer in answers:
+            answer.http_status = self.status
+        return answers

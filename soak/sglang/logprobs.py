@@ -1,0 +1,231 @@
+"""SGLang's logprob lists, from JSON bytes to arrays, without building three Python objects per token twice.
+
+A list is ``[[logprob, token_id, text-or-null], ...]``; at 131,072 tokens it is nearly the whole body. ``cut``
+takes such lists out of the body before the JSON parser sees it and leaves a mark; ``read_entries`` and
+``read_candidates`` parse a cut list flat (one array of numbers instead of nested ones), in pieces small
+enough to let other threads run. Whatever does not look exactly as expected is read again the plain way.
+
+Never guesses: a list that is not what the protocol says raises Fault, and a null becomes NaN.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from soak.sglang.exchange import Candidates, Logprobs, Outcome, TokenIds
+
+# How deep each list nests: one entry per token, or one row of entries per token.
+_DEPTH = {
+    b"input_token_logprobs": 2,
+    b"output_token_logprobs": 2,
+    b"input_top_logprobs": 3,
+    b"output_top_logprobs": 3,
+    b"input_token_ids_logprobs": 3,
+    b"output_token_ids_logprobs": 3,
+}
+_SUFFIX = b'_logprobs":'
+_LONGEST_NAME = max(map(len, _DEPTH)) + 1
+_WORTH_CUTTING = 2048  # bytes; below, one parse of the whole is quicker
+_PIECE = 128 * 1024  # bytes parsed in one call: about 3 ms, as JSON parsers hold the GIL for a whole call
+_NO_BRACKETS = bytes.maketrans(b"[]", b"  ")
+# A mark no server can know, so that no server can name another prompt's list.
+_MARK = f"cut-{secrets.token_hex(8)}-"
+
+
+class Fault(Exception):
+    """An answer that cannot be used: its outcome, and in words what was wrong and where."""
+
+    def __init__(self, outcome: Outcome, detail: str) -> None:
+        super().__init__(detail)
+        self.outcome = outcome
+        self.detail = detail
+
+
+def malformed(detail: str) -> Fault:
+    """A Fault for bytes that are not what SGLang's protocol says."""
+    return Fault(Outcome.MALFORMED, detail)
+
+
+def cut(body: bytes) -> tuple[bytes, list[bytes]]:
+    """Takes the long logprob lists out of a JSON body.
+
+    Returns the body with a mark (a JSON string) in place of each list, and the lists in the order of their
+    marks. Short lists and lists that do not start as expected stay where they are.
+    """
+    kept: list[bytes] = []
+    lists: list[bytes] = []
+    done = 0
+    hit = body.find(_SUFFIX)
+    while hit >= 0:
+        start = hit + len(_SUFFIX)
+        end = _end_of_list(body, hit, start)
+        if end - start >= _WORTH_CUTTING:
+            kept.append(body[done:start])
+            kept.append(f'"{_MARK}{len(lists)}"'.encode())
+            lists.append(body[start:end].strip())
+            done = end
+        hit = body.find(_SUFFIX, max(end, start))
+    if not lists:
+        return body, lists
+    kept.append(body[done:])
+    return b"".join(kept), lists
+
+
+def _end_of_list(body: bytes, hit: int, start: int) -> int:
+    """One past the last bracket of the list whose key's suffix is at ``hit``; ``start`` if it is not one."""
+    quote = body.rfind(b'"', max(0, hit - _LONGEST_NAME), hit)
+    depth = _DEPTH.get(body[quote + 1 : hit] + _SUFFIX[:-2])
+    if quote < 0 or depth is None:
+        return start
+    head = body[start : start + 64].replace(b" ", b"")
+    if not head.startswith((b"[[", b"[null,[[")):  # an empty list, or something else
+        return start
+    end = body.find(b"]" * depth, start)
+    return start if end < 0 else end + depth
+
+
+def restore(value: object, lists: Sequence[bytes]) -> object:
+    """The plain parsed value of a field that may be a mark. Raises Fault if the cut list is not JSON."""
+    raw = _marked(value, lists)
+    if raw is None:
+        return value
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise malformed(f"logprob list is not JSON: {error}") from None
+
+
+def _marked(value: object, lists: Sequence[bytes]) -> bytes | None:
+    if isinstance(value, str) and value.startswith(_MARK):
+        return lists[int(value[len(_MARK) :])]
+    return None
+
+
+def read_entries(value: object, lists: Sequence[bytes], name: str) -> tuple[TokenIds, Logprobs]:
+    """Token ids (int32 [n]) and logprobs (float64 [n], nats, NaN for null) of one list, cut or parsed.
+
+    Raises Fault, naming the list and the place, when it is not a list of ``[logprob, id, ...]``.
+    """
+    raw = _marked(value, lists)
+    if raw is not None:
+        flat = _flat(raw)
+        if flat is not None:
+            return flat
+    entries = restore(value, lists)
+    if not isinstance(entries, list):
+        raise malformed(f"{name} is {_kind(entries)}, not a list")
+    return _columns(entries, name)
+
+
+def read_candidates(value: object, lists: Sequence[bytes], name: str, k: int) -> Candidates:
+    """The k candidates of each position, rows of NaN where the server sent null. Raises Fault."""
+    raw = _marked(value, lists)
+    if raw is not None and k > 0:
+        blank_first = raw[1:].lstrip().startswith(b"null")
+        if blank_first:
+            raw = b"[" + raw[raw.index(b"null") + 4 :].lstrip(b" ,")
+        flat = _flat(raw, k)
+        if flat is not None:
+            ids, logprobs = flat[0].reshape(-1, k), flat[1].reshape(-1, k)
+            if blank_first:
+                ids = np.concatenate([np.full((1, k), -1, np.int32), ids])
+                logprobs = np.concatenate([np.full((1, k), np.nan), logprobs])
+            return Candidates(ids, logprobs)
+    rows = restore(value, lists)
+    if not isinstance(rows, list):
+        raise malformed(f"{name} is {_kind(rows)}, not a list")
+    ids = np.full((len(rows), k), -1, np.int32)
+    logprobs = np.full((len(rows), k), np.nan)
+    for i, row in enumerate(rows):
+        if row is None:
+            continue
+        if not isinstance(row, list) or len(row) != k:
+            size = f"{len(row)} entries" if isinstance(row, list) else _kind(row)
+            raise malformed(f"{name}: row {i} has {size} where {k} were asked")
+        ids[i], logprobs[i] = _columns(row, f"{name}: row {i}")
+    return Candidates(ids, logprobs)
+
+
+def _columns(entries: list[object], name: str) -> tuple[TokenIds, Logprobs]:
+    logprobs: list[object] = []
+    ids: list[object] = []
+    for i, entry in enumerate(entries):
+        if not isinstance(entry, list) or len(entry) < 2:
+            raise malformed(f"{name}: entry {i} is {_kind(entry)}, not [logprob, id, ...]")
+        logprobs.append(entry[0])
+        ids.append(entry[1])
+    return read_ids(ids, name), _numbers(logprobs, name)
+
+
+def read_ids(values: Sequence[object], name: str) -> TokenIds:
+    """Token ids as int32 [n]. Raises Fault when one is not an integer in [0, 2^31)."""
+    if not set(map(type, values)) <= {int}:
+        i = next(i for i, v in enumerate(values) if type(v) is not int)
+        raise malformed(f"{name}: token id {i} is {_kind(values[i])}, not an integer")
+    try:
+        ids = np.array(values, np.int64)
+    except OverflowError:
+        raise malformed(f"{name}: a token id is too large for any vocabulary") from None
+    if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= 1 << 31):
+        raise malformed(f"{name}: a token id is outside [0, 2^31)")
+    return ids.astype(np.int32)
+
+
+def _numbers(values: list[object], name: str) -> Logprobs:
+    kinds = set(map(type, values))
+    if not kinds <= {float, int, type(None)}:
+        i = next(i for i, v in enumerate(values) if type(v) not in (float, int, type(None)))
+        raise malformed(f"{name}: logprob {i} is {_kind(values[i])}, not a number")
+    if type(None) in kinds:
+        values = [np.nan if v is None else v for v in values]
+    try:
+        return np.array(values, np.float64)
+    except OverflowError:
+        raise malformed(f"{name}: a logprob is too large for a number") from None
+
+
+def _flat(raw: bytes, k: int | None = None) -> tuple[TokenIds, Logprobs] | None:
+    """Columns of a cut list of entries (or of rows of k entries); None if anything is not as expected."""
+    all_ids: list[npt.NDArray[np.int32]] = []
+    all_logprobs: list[npt.NDArray[np.float64]] = []
+    for piece in _pieces(raw):
+        try:
+            flat = orjson.loads(b"[" + piece.translate(_NO_BRACKETS) + b"]")
+        except orjson.JSONDecodeError:
+            return None
+        texts = flat[2::3]
+        if len(flat) % 3 or texts.count(None) != len(texts):
+            return None
+        try:
+            all_ids.append(read_ids(flat[1::3], ""))
+            all_logprobs.append(_numbers(flat[0::3], ""))
+        except Fault:  # the plain reading names the place
+            return None
+    ids = np.concatenate(all_ids)
+    rows, ragged = divmod(ids.size, k or 1)
+    brackets = 1 + ids.size + (rows if k else 0)
+    if ragged or raw.count(b"[") != brackets or raw.count(b"]") != brackets:
+        return None
+    return ids, np.concatenate(all_logprobs)
+
+
+def _pieces(raw: bytes) -> Iterator[bytes]:
+    """The list in pieces of about ``_PIECE`` bytes, cut at the comma between two entries."""
+    start = 0
+    while True:
+        end = raw.find(b"],", start + _PIECE)
+        if end < 0:
+            yield raw[start:]
+            return
+        yield raw[start : end + 1]
+        start = end + 2
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", type(None): "null", bool: "a boolean"}
+    return names.get(type(value), "a number")
