@@ -1,0 +1,98 @@
+"""Single passes over one question: locate, score in a namespace, generate. Each answers or says why not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from soak.oracle.probe import ProbeOutcome
+from soak.sglang.exchange import Answer, Outcome, TokenIds
+from soak.sglang.session import Session
+
+Array = npt.NDArray[np.float64]
+
+
+class PassFailedError(Exception):
+    """A pass gave nothing to compare; ``outcome`` says what that makes of the probe."""
+
+    def __init__(self, outcome: ProbeOutcome, detail: str) -> None:
+        super().__init__(detail)
+        self.outcome = outcome
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """logprobs: shape (n - start - 1,), of the tokens from start + 1 on; cached: where the pass resumed."""
+
+    logprobs: Array
+    cached: int
+    host: int
+    answer: Answer
+
+
+class Passes:
+    """The oracle's requests: not streamed, greedy, each counted in prefill tokens."""
+
+    def __init__(self, session: Session, timeout_s: float) -> None:
+        self._session = session
+        self._timeout_s = timeout_s
+        self.tokens_prefilled = 0
+        self.tokens_decoded = 0
+
+    def fresh(self) -> str:
+        """A namespace that nothing was ever written to."""
+        return self._session.namespace()
+
+    async def _one(self, what: str, ids: TokenIds, **fields: object) -> Answer:
+        (answer,) = await self._session.generate((ids,), timeout_s=self._timeout_s, **fields)
+        self.tokens_prefilled += max(0, answer.prompt_tokens - answer.cached_tokens)
+        self.tokens_decoded += answer.completion_tokens
+        if answer.ok:
+            return answer
+        if answer.outcome is Outcome.INVALID_LOGPROBS:
+            hard = ProbeOutcome.NON_FINITE if "null" in answer.detail else ProbeOutcome.BROKEN_INVARIANT
+            raise PassFailedError(hard, f"{what} pass: {answer.detail}")
+        raise PassFailedError(
+            ProbeOutcome.REQUEST_FAILED, f"{what} pass: {answer.outcome.value}: {answer.detail}"
+        )
+
+    async def locate(self, ids: TokenIds, namespace: str | None) -> tuple[int, int]:
+        """Where a request with these ids would resume: (cached tokens, of them from the host tier)."""
+        answer = await self._one(
+            "locate",
+            ids,
+            max_new_tokens=0,
+            return_logprob=True,
+            logprob_start_len=len(ids) - 1,
+            extra_key=namespace,
+        )
+        return answer.cached_tokens, answer.cached_details.get("host", 0)
+
+    async def score(self, what: str, ids: TokenIds, start: int, namespace: str | None) -> Scored:
+        """Logprobs of ids[start + 1:], prefilled from where the namespace's cache ends, at most start."""
+        answer = await self._one(
+            what, ids, max_new_tokens=0, return_logprob=True, logprob_start_len=start, extra_key=namespace
+        )
+        return Scored(
+            logprobs=answer.input_logprobs[1:],
+            cached=answer.cached_tokens,
+            host=answer.cached_details.get("host", 0),
+            answer=answer,
+        )
+
+    async def generate(
+        self, what: str, ids: TokenIds, tokens: int, temperature: float, namespace: str | None
+    ) -> TokenIds:
+        """``tokens`` ids generated after these."""
+        answer = await self._one(
+            what, ids, max_new_tokens=tokens, temperature=temperature, extra_key=namespace
+        )
+        if len(answer.output_ids) < tokens:
+            raise PassFailedError(
+                ProbeOutcome.REQUEST_FAILED,
+                f"{what} pass: {len(answer.output_ids)} tokens generated, {tokens} asked",
+            )
+        return answer.output_ids

@@ -1,0 +1,90 @@
+"""Victims: prefixes that load has left in the server's cache, chosen for probes by age as well as recency.
+
+A stale write lands in somebody else's old checkpoint, so the newest prefixes alone would show nothing.
+Memory is bounded by tokens; what is dropped is drawn, so that old victims survive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from soak.plan.item import WrittenBy
+from soak.plan.words import Draw
+from soak.sglang.exchange import TokenIds
+
+_RECENT = 16
+_MAX_USES = 2
+
+
+@dataclass(slots=True)
+class Victim:
+    """One cached prefix. ids: all its tokens, the first ``prompt_len`` of them sent, the rest generated.
+
+    ``namespace``: the extra_key it lives in, None for the shared one.
+    """
+
+    ids: TokenIds
+    prompt_len: int
+    shape: str
+    written_by: WrittenBy
+    index: int
+    step: int
+    part: int
+    written_s: float
+    temperature: float = 0.0
+    retractions: int = 0
+    namespace: str | None = None
+    uses: int = 0
+
+
+class Victims:
+    """A bounded set of victims, oldest first."""
+
+    def __init__(self, seed: int, max_tokens: int = 2_000_000) -> None:
+        self._seed = seed
+        self._max_tokens = max_tokens
+        self._held: list[Victim] = []
+        self._tokens = 0
+        self._dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, victim: Victim) -> None:
+        """Keep one more; over the bound, drawn ones that are not among the newest go."""
+        self._held.append(victim)
+        self._tokens += len(victim.ids)
+        while self._tokens > self._max_tokens and len(self._held) > 1:
+            older = max(1, len(self._held) - _RECENT)
+            self._dropped += 1
+            self._remove(Draw(self._seed, "victim-drop", self._dropped).below(older))
+
+    def choose(self, number: int) -> Victim | None:
+        """The victim of probe ``number``: half of the draws among the newest, half among all."""
+        if not self._held:
+            return None
+        draw = Draw(self._seed, "victim", number)
+        if draw.chance(500):
+            place = len(self._held) - 1 - draw.below(min(_RECENT, len(self._held)))
+        else:
+            place = draw.below(len(self._held))
+        victim = self._held[place]
+        victim.uses += 1
+        if victim.uses >= _MAX_USES:
+            self._remove(place)
+        return victim
+
+    def forget(self, victim: Victim) -> None:
+        """It is no longer cached."""
+        for place, held in enumerate(self._held):
+            if held is victim:
+                self._remove(place)
+                return
+
+    def clear(self) -> None:
+        """The server's cache is gone (a restart)."""
+        self._held.clear()
+        self._tokens = 0
+
+    def _remove(self, place: int) -> None:
+        self._tokens -= len(self._held.pop(place).ids)

@@ -1,0 +1,77 @@
+"""One run's traffic on one server: rids of a fixed width, what is in flight, and how to take all of it back.
+
+Every request of a run, load or probe, goes through its session, so that stopping leaves nothing on the
+server. The server aborts by prefix of the rid; fixed width makes a rid the prefix of no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Iterable
+
+from soak.sglang.client import SGLangClient
+from soak.sglang.exchange import Answer, GenerateRequest, TokenIds
+
+Settled = Callable[[tuple[Answer, ...]], None]
+
+
+class Session:
+    """Sends requests under rids of this run and remembers which of them the server may still hold."""
+
+    def __init__(self, client: SGLangClient, run_id: str, on_settled: Settled | None = None) -> None:
+        self.client = client
+        self.run_id = run_id
+        self.prompts_in_flight = 0
+        self._serial = 0
+        self._outstanding: set[str] = set()
+        self._on_settled = on_settled
+        self._namespaces = 0
+
+    def rid(self) -> str:
+        """The next rid: soak-<run>-<ten digits>."""
+        self._serial += 1
+        return f"soak-{self.run_id}-{self._serial:010d}"
+
+    def namespace(self) -> str:
+        """A fresh ``extra_key``, never used before in this run or any other."""
+        self._namespaces += 1
+        return f"soak-{self.run_id}-ns-{self._namespaces:010d}"
+
+    async def generate(self, prompts: Iterable[TokenIds | str], **fields: object) -> tuple[Answer, ...]:
+        """Send one request; ``fields`` are GenerateRequest's. One answer per prompt, never an error."""
+        wanted = tuple(prompts)
+        rids = tuple(self.rid() for _ in wanted)
+        request = dataclasses.replace(GenerateRequest(prompts=wanted, rids=rids), **fields)  # type: ignore[arg-type]
+        self._outstanding.update(rids)
+        self.prompts_in_flight += len(rids)
+        try:
+            answers = await self.client.generate(request)
+        finally:
+            self.prompts_in_flight -= len(rids)
+        # a request that was cancelled or lost may still run on the server: its rids stay until aborted
+        for answer in answers:
+            if answer.outcome.settled:
+                self._outstanding.discard(answer.rid)
+        lost = [a.rid for a in answers if a.rid in self._outstanding]
+        if lost:
+            await self._abort(lost)
+        if self._on_settled is not None:
+            self._on_settled(answers)
+        return answers
+
+    async def _abort(self, rids: list[str]) -> None:
+        for rid in rids:
+            if await self.client.abort(rid):
+                self._outstanding.discard(rid)
+
+    async def abort_outstanding(self, within_s: float = 1.0) -> int:
+        """Abort everything that may still run; returns how many aborts could not be delivered in time."""
+        rids = sorted(self._outstanding)
+        aborts: list[Awaitable[None]] = [self._abort([rid]) for rid in rids]
+        if aborts:
+            tasks = [asyncio.ensure_future(a) for a in aborts]
+            _, late = await asyncio.wait(tasks, timeout=within_s)
+            for task in late:
+                task.cancel()
+        return len(self._outstanding)
