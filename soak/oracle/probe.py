@@ -47,7 +47,8 @@ class ProbeResult:
 
     victim_age_s: since the victim was written; victim_tokens: its length. control, cold_repeat: divergence of
     the control pass and of a second cold pass, each against the cold pass of the same ids; None when the
-    budget or chance left them out. control_note says why a wanted control is missing. second_warm: the
+    budget or chance left them out. served: what the server returned while it generated the victim (decode
+    path), against a cold prefill of the same tokens. control_note says why a wanted control is missing. confirmation: the
     confirming pair, run when the first one looked bad; it never enters the evidence.
     """
 
@@ -71,6 +72,7 @@ class ProbeResult:
     control_note: str = ""
     cold_repeat: Divergence | None = None
     amnesia: Amnesia | None = None
+    served: Divergence | None = None
     confirmation: Divergence | None = None
     confirmation_cold: Divergence | None = None
 

@@ -132,6 +132,7 @@ class Prober:
             result.control = diverge(scored, result.cold if own_cold is None else own_cold)
         if question.answer_len:
             await self._amnesia(result, passes, question)
+        await self._served(result, victim, passes)
         reason = self._detecting.wants_repeat(result)
         if reason is not None:
             await self._confirm(result, victim, passes, question)
@@ -229,6 +230,14 @@ class Prober:
             result.control_note = failed.detail
             return None
         return control, own_cold
+
+    async def _served(self, result: ProbeResult, victim: Victim, passes: Passes) -> None:
+        """Where the load asked for logprobs: what decode gave, against a cold prefill, once per victim."""
+        served, victim.served = victim.served, None
+        if served is None or not 2 <= len(served) <= self._settings.max_scored:
+            return
+        generated = _Question(victim.ids, victim.prompt_len - 1, 0)
+        result.served = diverge(served, await self._cold(passes, generated))
 
     async def _amnesia(self, result: ProbeResult, passes: Passes, question: _Question) -> None:
         """Score the continuation once more with the far context cut out."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from soak.plan.item import WrittenBy
 from soak.plan.words import Draw
-from soak.sglang.exchange import TokenIds
+from soak.sglang.exchange import Logprobs, TokenIds
 
 _RECENT = 16
 _MAX_USES = 2
@@ -20,7 +20,8 @@ _MAX_USES = 2
 class Victim:
     """One cached prefix. ids: all its tokens, the first ``prompt_len`` of them sent, the rest generated.
 
-    ``namespace``: the extra_key it lives in, None for the shared one.
+    ``namespace``: the extra_key it lives in, None for the shared one. ``served``: the logprobs that the server
+    gave while it generated, shape (len(ids) - prompt_len,), None if they were not asked for.
     """
 
     ids: TokenIds
@@ -34,6 +35,7 @@ class Victim:
     temperature: float = 0.0
     retractions: int = 0
     namespace: str | None = None
+    served: Logprobs | None = None
     uses: int = 0
 
 

@@ -1,0 +1,138 @@
+"""Which conjunctions a run reached, from what was observed: never from what was planned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from soak.drive.coverage_state import ConjunctionCoverage, CoverageState
+from soak.drive.observation import Observation
+from soak.oracle.probe import ProbeResult, ResumeKind
+from soak.plan.geometry import Geometry
+
+_ORDER = (CoverageState.NOT_REACHED, CoverageState.PRESUMED, CoverageState.CONFIRMED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Conjunction:
+    """A set of conditions, by the observations that show it and the probes that look at a victim of it."""
+
+    name: str
+    reached_by: str
+    by_load: Callable[[Observation, Geometry], CoverageState]
+    by_probe: Callable[[ProbeResult, Geometry], bool]
+    note: str
+
+
+def _confirmed(held: bool) -> CoverageState:
+    return CoverageState.CONFIRMED if held else CoverageState.NOT_REACHED
+
+
+def _presumed(held: bool) -> CoverageState:
+    return CoverageState.PRESUMED if held else CoverageState.NOT_REACHED
+
+
+CONJUNCTIONS = (
+    _Conjunction(
+        "prefix-hit",
+        "shared-prefix",
+        lambda seen, _: _confirmed(seen.item.shape == "shared-prefix" and seen.answer.cached_tokens > 0),
+        lambda probe, _: probe.shape == "shared-prefix",
+        "a later request resumed from what an earlier one left; the server's cached_tokens say so",
+    ),
+    _Conjunction(
+        "far-context-resume",
+        "long-context",
+        lambda seen, g: _confirmed(
+            seen.item.shape == "long-context" and seen.answer.cached_tokens > min(g.chunk, len(seen.ids) // 2)
+        ),
+        lambda probe, _: probe.shape == "long-context",
+        "a prompt near the context limit resumed from more than a chunk of its own past",
+    ),
+    _Conjunction(
+        "co-batched-chunked-prefill",
+        "chunked-burst",
+        lambda seen, _: _presumed(
+            seen.item.shape == "chunked-burst" and seen.answer.ok and seen.prefilling_companions > 0
+        ),
+        lambda probe, _: probe.shape == "chunked-burst",
+        "two or more prompts longer than a chunk were in flight together; no answer says who shared a batch",
+    ),
+    _Conjunction(
+        "decode-written-resume",
+        "decode-seeded",
+        lambda seen, _: _confirmed(_resumed_in_generated(seen)),
+        lambda probe, _: probe.kind is ResumeKind.DECODE,
+        "a request resumed inside tokens that an earlier one had generated",
+    ),
+)
+
+
+def _resumed_in_generated(seen: Observation) -> bool:
+    # A follow-up's own segments end its prompt; before them stand its parent's prompt and output. That more
+    # than the parent's prompt was cached shows in the probes; here, that the hit reaches the last tokens.
+    if seen.item.parent is None:
+        return False
+    own = sum(p.length for p in seen.item.prompts)
+    return seen.answer.cached_tokens >= len(seen.ids) - own - 1 > 0
+
+
+class Coverage:
+    """Counts per conjunction; bounded, whatever the length of the run."""
+
+    def __init__(
+        self, geometry: Geometry, shapes: Iterable[str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._geometry = geometry
+        self._clock = clock
+        self._start = clock()
+        active = set(shapes)
+        self._watched = [c for c in CONJUNCTIONS if c.reached_by in active]
+        self._state = {c.name: CoverageState.NOT_REACHED for c in self._watched}
+        self._count = {c.name: 0 for c in self._watched}
+        self._last: dict[str, float] = {}
+        self._probes = {c.name: 0 for c in self._watched}
+
+    def observe_load(self, seen: Observation) -> None:
+        """One answered load prompt."""
+        for conjunction in self._watched:
+            state = conjunction.by_load(seen, self._geometry)
+            if state is not CoverageState.NOT_REACHED:
+                self._reached(conjunction.name, state)
+
+    def observe_probe(self, probe: ProbeResult) -> None:
+        """One probe. A valid one at a decode-written boundary also confirms that there is such a thing."""
+        if not probe.valid:
+            return
+        for conjunction in self._watched:
+            if conjunction.by_probe(probe, self._geometry):
+                self._probes[conjunction.name] += 1
+                if conjunction.name == "decode-written-resume":
+                    self._reached(conjunction.name, CoverageState.CONFIRMED)
+
+    def _reached(self, name: str, state: CoverageState) -> None:
+        self._count[name] += 1
+        self._last[name] = self._clock() - self._start
+        if _ORDER.index(state) > _ORDER.index(self._state[name]):
+            self._state[name] = state
+
+    def report(self) -> list[ConjunctionCoverage]:
+        """Every watched conjunction, in a fixed order."""
+        return [
+            ConjunctionCoverage(
+                name=c.name,
+                state=self._state[c.name],
+                count=self._count[c.name],
+                last_s=self._last.get(c.name),
+                probes=self._probes[c.name],
+                reached_by=c.reached_by,
+                note=c.note,
+            )
+            for c in self._watched
+        ]
+
+
+def names() -> tuple[str, ...]:
+    """Every conjunction there is."""
+    return tuple(c.name for c in CONJUNCTIONS)

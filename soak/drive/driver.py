@@ -1,0 +1,204 @@
+"""The open-loop driver: sends every planned item at its intended time, whatever the server makes of the last.
+
+Latency counts from the intended start. What could not be sent (brake, in-flight cap, token budget) is counted
+by reason and never sent later in a pile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from soak.drive.brake import Brake
+from soak.drive.observation import Observation
+from soak.plan.item import Item
+from soak.plan.plan import Plan
+from soak.sglang.exchange import Answer, TokenIds
+from soak.sglang.session import Session
+
+_PATIENCE_S = 2.0  # how long an item may wait for a free place before it counts as not delivered
+_WAIT_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class DriveLimits:
+    """in_flight: prompts at once; tokens_per_second: prompt and output tokens asked, averaged over 10 s."""
+
+    in_flight: int = 256
+    tokens_per_second: float | None = None
+    timeout_s: float = 120.0
+
+
+class Allowance:
+    """A token bucket over ten seconds of budget; None as rate lifts it. Pure but for the clock given."""
+
+    def __init__(self, rate: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._level = 10.0 * rate if rate else 0.0
+        self._at = clock()
+
+    def take(self, tokens: int) -> bool:
+        """Whether ``tokens`` may be spent now; a request larger than the bucket passes when it is full."""
+        if self._rate is None:
+            return True
+        now = self._clock()
+        full = 10.0 * self._rate
+        self._level = min(full, self._level + (now - self._at) * self._rate)
+        self._at = now
+        if self._level < min(tokens, full):
+            return False
+        self._level -= tokens
+        return True
+
+
+class Driver:
+    """Drives one shard of a plan on one session until told to stop."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        session: Session,
+        brake: Brake,
+        limits: DriveLimits,
+        on_observation: Callable[[Observation], None],
+    ) -> None:
+        self._plan, self._session, self._brake, self._limits = plan, session, brake, limits
+        self._on_observation = on_observation
+        self._allowance = Allowance(limits.tokens_per_second)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._prefilling = 0  # prompts in flight that are longer than one chunk
+        self.asked = 0
+        self.delivered = 0
+        self.undelivered: Counter[str] = Counter()
+        self.in_flight = 0
+        self.tokens_prefilled = 0
+
+    async def run(self, duration_s: float, shard: int = 0, shards: int = 1, first: int = 0) -> None:
+        """Start items until ``duration_s`` has passed; returns then, with requests still in flight."""
+        start = time.monotonic()
+        for items in self._plan.walk(shard, shards, first):
+            root = items[0]
+            intended = start + root.at_us / 1e6
+            if intended >= start + duration_s:
+                break
+            wait = intended - time.monotonic()
+            if wait > 0:
+                await asyncio.sleep(wait)
+            task = asyncio.create_task(self._scene(items, intended, start + duration_s))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        rest = start + duration_s - time.monotonic()
+        if rest > 0:
+            await asyncio.sleep(rest)
+
+    async def drain(self, within_s: float) -> int:
+        """Wait for what is in flight, then cancel the rest; returns how many scenes were cancelled."""
+        if not self._tasks:
+            return 0
+        _, late = await asyncio.wait(tuple(self._tasks), timeout=within_s)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=1.0)
+        return len(late)
+
+    async def _scene(self, items: tuple[Item, ...], intended: float, end: float) -> None:
+        """The steps of one index, each after its parent."""
+        finished: dict[int, tuple[TokenIds, Answer]] = {}
+        for item in items:
+            before: TokenIds | None = None
+            if item.parent is not None:
+                parent = finished.get(item.parent)
+                if parent is None:
+                    continue  # its parent failed: nothing was asked, so nothing is owed
+                before = np.concatenate([parent[0], parent[1].output_ids])
+                intended = parent[1].finished_s + item.delay_us / 1e6
+                if intended >= end:
+                    continue  # the run is over before its turn
+                await asyncio.sleep(max(0.0, intended - time.monotonic()))
+            answered = await self._deliver(item, intended, before)
+            if answered is not None:
+                finished[item.step] = answered
+
+    async def _deliver(
+        self, item: Item, intended: float, before: TokenIds | None
+    ) -> tuple[TokenIds, Answer] | None:
+        """Send one item; the last good (ids, answer), which a follow-up continues from."""
+        prompts = [self._plan.ids(p) for p in item.prompts]
+        if before is not None:
+            prompts = [np.concatenate([before, ids]) for ids in prompts]
+        self.asked += len(prompts)
+        reason = await self._refused(item, prompts, intended)
+        if reason is not None:
+            self.undelivered[reason] += len(prompts)
+            return None
+        self.delivered += len(prompts)
+        groups = [prompts] if item.batched else [[ids] for ids in prompts]
+        sent = await asyncio.gather(
+            *(self._send(item, first, group, intended) for first, group in _numbered(groups))
+        )
+        good = [pair for group in sent for pair in group if pair[1].ok]
+        return good[-1] if good else None
+
+    async def _refused(self, item: Item, prompts: list[TokenIds], intended: float) -> str | None:
+        """Why this item is not sent, or None once it may go."""
+        reason = self._brake.reason
+        if reason is not None:
+            return reason
+        tokens = sum(len(ids) + item.max_new_tokens for ids in prompts)
+        while self.in_flight + len(prompts) > self._limits.in_flight and self.in_flight:
+            if time.monotonic() - intended > _PATIENCE_S:
+                return "in-flight-cap"
+            await asyncio.sleep(_WAIT_S)
+        if not self._allowance.take(tokens):
+            return "token-budget"
+        return None
+
+    async def _send(
+        self, item: Item, first_part: int, prompts: list[TokenIds], intended: float
+    ) -> list[tuple[TokenIds, Answer]]:
+        companions, prefilling = self.in_flight, self._prefilling
+        long = sum(len(ids) > self._plan.spec.geometry.chunk for ids in prompts)
+        self.in_flight += len(prompts)
+        self._prefilling += long
+        try:
+            answers = await self._session.generate(
+                prompts,
+                max_new_tokens=item.max_new_tokens,
+                temperature=item.temperature,
+                return_logprob=item.return_logprob,
+                stream=item.stream,
+                timeout_s=self._limits.timeout_s,
+            )
+        finally:
+            self.in_flight -= len(prompts)
+            self._prefilling -= long
+        for offset, (ids, answer) in enumerate(zip(prompts, answers, strict=True)):
+            self.tokens_prefilled += max(0, answer.prompt_tokens - answer.cached_tokens)
+            observation = Observation(
+                item=item,
+                part=first_part + offset,
+                ids=ids,
+                intended_s=intended,
+                answer=answer,
+                companions=companions + len(prompts) - 1,
+                prefilling_companions=prefilling + long - int(len(ids) > self._plan.spec.geometry.chunk),
+            )
+            if observation.ttft_s is not None and answer.first_token_s is not None:
+                self._brake.first_token_after(answer.first_token_s - answer.sent_s)
+            self._on_observation(observation)
+        return list(zip(prompts, answers, strict=True))
+
+
+def _numbered(groups: list[list[TokenIds]]) -> list[tuple[int, list[TokenIds]]]:
+    first, numbered = 0, []
+    for group in groups:
+        numbered.append((first, group))
+        first += len(group)
+    return numbered
