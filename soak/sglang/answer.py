@@ -18,7 +18,7 @@ _DETAIL = 500  # characters kept of a server's own words
 
 
 def read_answer(value: object, request: GenerateRequest, index: int, lists: Sequence[bytes]) -> Answer:
-    """The Answer for prompt ``index``. ``lists``: what ``logprobs.cut`` took out of the same body."""
+    """The Answer for prompt ``index``. ``lists``: what ``logprobs.parse`` left out of the same body."""
     answer = Answer(rid=request.rids[index], outcome=Outcome.OK)
     try:
         _read(answer, value, request, index, lists)
@@ -98,17 +98,21 @@ def _read(
     answer.output_ids = read_ids(ids, "output_ids")
     if aborted is not None:
         raise _abort(answer, aborted)
+    if not answer.finish_reason:  # what had come by then is kept
+        raise malformed("answer without a finish_reason")
     _check_lengths(answer, request, index)
     if request.return_logprob:
         _read_logprobs(answer, meta, request, index, lists)
 
 
 def _read_finish(answer: Answer, reason: object) -> dict[str, object] | None:
-    """Sets finish_reason; the reason object if it is an abort."""
+    """Sets finish_reason, if there is one; the reason object if it is an abort."""
+    if reason is None:
+        return None
     if isinstance(reason, str):
         reason = {"type": reason}
     if not isinstance(reason, dict) or not isinstance(reason.get("type"), str):
-        raise malformed("answer without a finish_reason")
+        raise malformed("finish_reason is not an object with a type")
     answer.finish_reason = reason["type"]
     return reason if answer.finish_reason == "abort" else None
 

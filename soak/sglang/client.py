@@ -208,7 +208,8 @@ class SGLangClient:
         async def worker() -> None:
             nonlocal taken
             for rid in waiting:
-                taken += await self.abort(rid)
+                ok = await self.abort(rid)  # not inside the sum, which would be read before the wait
+                taken += ok
 
         await asyncio.gather(*(worker() for _ in range(min(_CONTROL_CONNECTIONS, len(wanted)))))
         return taken

@@ -1,8 +1,8 @@
 """SGLang's logprob lists, from JSON bytes to arrays, without building three Python objects per token twice.
 
-A list is ``[[logprob, token_id, text-or-null], ...]``; at 131,072 tokens it is nearly the whole body. ``cut``
-takes such lists out of the body before the JSON parser sees it and leaves a mark; ``read_entries`` and
-``read_candidates`` parse a cut list flat (one array of numbers instead of nested ones), in pieces small
+A list is ``[[logprob, token_id, text-or-null], ...]``; with 131,072 tokens it is nearly the whole body.
+``parse`` takes such lists out of the body before the JSON parser sees them and leaves marks; ``read_entries``
+and ``read_candidates`` parse a list flat (one array of numbers instead of nested ones), in pieces small
 enough to let other threads run. Whatever does not look exactly as expected is read again the plain way.
 
 Never guesses: a list that is not what the protocol says raises Fault, and a null becomes NaN.
@@ -51,7 +51,18 @@ def malformed(detail: str) -> Fault:
     return Fault(Outcome.MALFORMED, detail)
 
 
-def cut(body: bytes) -> tuple[bytes, list[bytes]]:
+def parse(body: bytes) -> tuple[object, list[bytes]]:
+    """A JSON body as Python objects, its long logprob lists left as bytes. Raises orjson.JSONDecodeError."""
+    rest, lists = _cut(body)
+    try:
+        return orjson.loads(rest), lists
+    except orjson.JSONDecodeError:
+        if not lists:
+            raise
+        return orjson.loads(body), []  # what looked like the end of a list was not
+
+
+def _cut(body: bytes) -> tuple[bytes, list[bytes]]:
     """Takes the long logprob lists out of a JSON body.
 
     Returns the body with a mark (a JSON string) in place of each list, and the lists in the order of their
@@ -86,7 +97,9 @@ def _end_of_list(body: bytes, hit: int, start: int) -> int:
     if not head.startswith((b"[[", b"[null,[[")):  # an empty list, or something else
         return start
     end = body.find(b"]" * depth, start)
-    return start if end < 0 else end + depth
+    if end < 0 or body.find(b'"', start, end) >= 0:  # texts beside the logprobs, or the end is another list's
+        return start
+    return end + depth
 
 
 def restore(value: object, lists: Sequence[bytes]) -> object:

@@ -15,7 +15,7 @@ import orjson
 
 from soak.sglang.answer import count, error_in, finished, read_answer
 from soak.sglang.exchange import Answer, GenerateRequest, Outcome
-from soak.sglang.logprobs import Fault, cut, malformed, restore
+from soak.sglang.logprobs import Fault, malformed, parse, restore
 
 _INDEX_LAST = re.compile(rb'"index"\s*:\s*(\d{1,9})\s*\}\s*$')
 _OUTPUT_LISTS = ("output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs")
@@ -102,11 +102,12 @@ class StreamDecoder:
         if index >= 0 and not suspicious and index < len(self._prompts) and self._prompts[index].cumulative:
             self._prompts[index].repeat(payload, now_s)
             return
-        rest, lists = cut(payload)
         try:
-            value = orjson.loads(rest)
+            value, lists = parse(payload)
         except orjson.JSONDecodeError as error:
             raise malformed(f"a streamed event is not JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise malformed("a streamed event is not an object")
         message = error_in(value) if suspicious else None
         if message is not None:
             raise Fault(Outcome.IN_BAND_ERROR, message)
@@ -240,9 +241,8 @@ class _Prompt:
 
 
 def _read_event(payload: bytes, request: GenerateRequest, index: int) -> tuple[Answer, bool]:
-    rest, lists = cut(payload)
     try:
-        value = orjson.loads(rest)
+        value, lists = parse(payload)
     except orjson.JSONDecodeError as error:
         detail = f"the last streamed event is not JSON: {error}"
         return Answer(rid=request.rids[index], outcome=Outcome.MALFORMED, detail=detail), True

@@ -13,7 +13,7 @@ import orjson
 
 from soak.sglang.answer import error_in, error_text, read_answer
 from soak.sglang.exchange import Answer, GenerateRequest, Outcome
-from soak.sglang.logprobs import cut
+from soak.sglang.logprobs import parse
 from soak.sglang.stream import StreamDecoder
 
 __all__ = ["StreamDecoder", "decode_generate", "encode_generate", "outcome_of_status", "refusal"]
@@ -73,9 +73,8 @@ def decode_generate(body: bytes, request: GenerateRequest, *, http_status: int =
 
 
 def _decode(body: bytes, request: GenerateRequest) -> tuple[Answer, ...]:
-    rest, lists = cut(body)
     try:
-        value = orjson.loads(rest)
+        value, lists = parse(body)
     except orjson.JSONDecodeError as error:
         return _all(request, Outcome.MALFORMED, f"not JSON ({error}): {refusal(body)}")
     message = error_in(value)
