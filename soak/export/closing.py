@@ -1,0 +1,202 @@
+"""The last thing a person reads of a run: the summary in words. Text only, without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+VERDICT_SENTENCES = {
+    "CLEAN": "what the prefix cache serves is what a cold recompute gives, as far as this run could see",
+    "CORRUPT": "the prefix cache serves something else than a cold recompute gives",
+    "SUSPECT": "something is off that does not prove corruption",
+    "VACUOUS": "nothing bad was seen, but the run did not reach what it must reach to say anything",
+    "CALIBRATING": "too few controls so far to know what is normal on this server: no verdict yet",
+}
+
+EXIT_WORDS = {
+    0: "clean",
+    1: "suspect or corrupt",
+    2: "bad config or usage",
+    3: "nothing can be said: vacuous or still calibrating",
+    4: "target unusable or lost",
+    5: "load not delivered, or a threshold missed",
+    130: "interrupted",
+}
+
+
+def closing_words(summary: Mapping[str, Any]) -> str:
+    """A summary of ``build_summary`` as lines of text without trailing newline."""
+    parts = [
+        _verdict(summary),
+        _findings(summary),
+        _probes(summary),
+        _divergence(summary),
+        _coverage(summary),
+        _load(summary),
+        _replay(summary),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def nats(value: float | None) -> str:
+    """A divergence, short: ``0`` for exactly zero, a dash for unknown."""
+    if value is None:
+        return "-"
+    return "0" if value == 0.0 else f"{value:.2g}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration, short, in the unit that suits it."""
+    if value is None:
+        return "-"
+    if value < 0.9995:
+        return f"{value * 1000:.3g} ms"
+    if value < 120:
+        return f"{value:.3g} s"
+    if value < 7200:
+        return f"{value / 60:.3g} min"
+    return f"{value / 3600:.3g} h"
+
+
+def counts(of: Mapping[str, int]) -> str:
+    """``3 evicted, 1 too short``, the most frequent first; empty for none."""
+    ranked = sorted(((n, name) for name, n in of.items() if n), key=lambda pair: (-pair[0], pair[1]))
+    return ", ".join(f"{n:,} {name.replace('_', ' ')}" for n, name in ranked)
+
+
+def share(value: float | None) -> str:
+    """A ratio in percent, rounded down, so that 100% means all."""
+    if value is None:
+        return "-"
+    return f"{int(value * 1000 + 1e-6) / 10:g}%"
+
+
+def _verdict(summary: Mapping[str, Any]) -> list[str]:
+    verdict = str(summary["verdict"])
+    lines = [f"{verdict}: {VERDICT_SENTENCES[verdict]}."]
+    if summary["interrupted"]:
+        lines.append("INTERRUPTED: the run was stopped early; this is what it had found so far.")
+    if summary["simulator"]:
+        lines.append("The target was soak's own simulator, not a real SGLang server.")
+    lines += [f"  - {reason}" for reason in summary["reasons"]]
+    return lines
+
+
+def _findings(summary: Mapping[str, Any]) -> list[str]:
+    detector = summary["detector"]
+    lines = []
+    for alarm in detector["alarms"]:
+        where = alarm["stream"] or alarm["shape"]
+        lines.append(f"  {alarm['verdict']} by {alarm['channel']} in {where}: {alarm['evidence']}")
+    lines = ["Found", *lines] if lines else []
+    kinds = [kind for kind in detector["kinds"] if kind["controls"]]
+    if kinds:
+        lines.append("Calibration")
+    for kind in kinds:
+        ready = "ready" if kind["ready"] else f"{kind['controls']:,} of {kind['controls_needed']:,} controls"
+        bounds = f", p0 {kind['p0']:.2g}" if kind["p0"] is not None else ""
+        note = f"; {kind['note']}" if kind["note"] else ""
+        lines.append(f"  resumes from {kind['kind']}: {kind['mode']} mode, {ready}{bounds}{note}")
+    if detector["statement"]:
+        lines.append(f"  {detector['statement']}")
+    return lines
+
+
+def _probes(summary: Mapping[str, Any]) -> list[str]:
+    probes = summary["probes"]
+    lines = [
+        f"Probes: {probes['valid']:,} valid of {probes['total']:,} "
+        f"({share(probes['valid_share'])} of those whose victim was still cached)"
+    ]
+    if probes["victims_evicted"]:
+        lines.append(f"  {probes['victims_evicted']:,} victims were evicted before they could be asked")
+    if probes["invalid"]:
+        lines.append(f"  invalid: {counts(probes['invalid'])}")
+    if probes["hard_alarms"]:
+        lines.append(f"  alarms of their own: {counts(probes['hard_alarms'])}")
+    return lines
+
+
+def _divergence(summary: Mapping[str, Any]) -> list[str]:
+    shapes = {s: d for s, d in sorted(summary["divergence"].items()) if d["probe"]["count"]}
+    if not shapes:
+        return []
+    header = ("shape", "probes", "exact", "k3 median", "k3 max", "max |d|", "control |d|", "amnesia")
+    rows = [header]
+    for shape, found in shapes.items():
+        probe, control, amnesia = found["probe"], found["control"], summary["amnesia"][shape]
+        lost = "-" if amnesia["median"] is None else f"{amnesia['median']:.2f} / {amnesia['max']:.2f}"
+        rows.append(
+            (
+                shape,
+                f"{probe['count']:,}",
+                f"{probe['bit_exact']:,}",
+                nats(probe["k3"]["median"]),
+                nats(probe["k3"]["max"]),
+                nats(probe["max_abs"]["max"]),
+                nats(control["max_abs"]["max"]),
+                lost,
+            )
+        )
+    title = (
+        "Warm against cold, nats (control |d|: the same on prefixes written in quiet; amnesia: median / max)"
+    )
+    return [title, *_table(rows)]
+
+
+def _coverage(summary: Mapping[str, Any]) -> list[str]:
+    entries = summary["coverage"]
+    if not entries:
+        return []
+    rows = [
+        (
+            entry["name"],
+            entry["state"],
+            f"{entry['count']:,}x",
+            f"{entry['probes']:,} probes" + (f"; {entry['note']}" if entry["note"] else ""),
+        )
+        for entry in entries
+    ]
+    return ["Coverage", *_table(rows, numbers_from=2, numbers_to=3)]
+
+
+def _load(summary: Mapping[str, Any]) -> list[str]:
+    load = summary["load"]
+    late = load["schedule_lag_s"]["p99"]
+    lines = [
+        f"Load: {load['delivered']:,} of {load['asked']:,} prompts ({share(load['delivered_ratio'])}) "
+        f"delivered in {seconds(summary['duration_s'])}; sent late by {seconds(late)} at p99"
+    ]
+    if load["undelivered"]:
+        lines.append(f"  not delivered: {counts(load['undelivered'])}")
+    rows = [("shape", "latency p50", "p99", "first token p50", "p99", "outcomes")]
+    for shape, requests in sorted(summary["requests"].items()):
+        latency, first = requests["latency_s"], requests["ttft_s"]
+        figures = (latency["p50"], latency["p99"], first["p50"], first["p99"])
+        rows.append((shape, *(seconds(f) for f in figures), counts(requests["outcomes"])))
+    return lines + (_table(rows, numbers_to=5) if len(rows) > 1 else [])
+
+
+def _replay(summary: Mapping[str, Any]) -> list[str]:
+    command = summary["replay_command"] or f"soak run --target {summary['target']} --seed {summary['seed']}"
+    code = summary["exit_code"]
+    return [
+        f"Drive the same plan again:  {command}",
+        f"Exit code {code}" + (f" ({EXIT_WORDS[code]})" if code in EXIT_WORDS else ""),
+    ]
+
+
+def _table(
+    rows: Sequence[tuple[str, ...]], numbers_from: int = 1, numbers_to: int | None = None
+) -> list[str]:
+    """Columns padded to equal width, indented by two; columns in [numbers_from, numbers_to) to the right."""
+    end = len(rows[0]) if numbers_to is None else numbers_to
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  "
+        + "  ".join(
+            cell.rjust(width) if numbers_from <= i < end else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

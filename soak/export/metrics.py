@@ -1,0 +1,209 @@
+"""What a run tells Prometheus: one call per thing that happened, no arithmetic beyond unit and label.
+
+Must never block, never do I/O and never let an unbounded value into a label: ``families`` names every metric.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter as Tallied
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
+
+from soak.detect.verdict import DetectorReport, Verdict
+from soak.drive.coverage_state import ConjunctionCoverage, CoverageState
+from soak.drive.observation import Observation
+from soak.export.families import NATS_SHOWN_MAX, LoadFamilies, ProbeFamilies, VerdictFamilies
+from soak.export.labels import BoundedLabel
+from soak.export.tally import inter_token_gaps
+from soak.oracle.divergence import Divergence
+from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
+from soak.sglang.exchange import Outcome
+
+MODES = ("exact", "tolerance", "calibrating")
+
+
+class RunMetrics:
+    """The metrics of one run, in the registry given.
+
+    shapes: those of the workload; their counters exist at zero from the start, so that a first failure is an
+    increase that an alert can see.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        shapes: Iterable[str] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.load = LoadFamilies(registry)
+        self.probe = ProbeFamilies(registry)
+        self.judged = VerdictFamilies(registry)
+        self._clock = clock
+        self._shape, self._reason = BoundedLabel(64), BoundedLabel(32)
+        self._stream, self._conjunction = BoundedLabel(1024), BoundedLabel(128)
+        self._channel, self._kind, self._budget = BoundedLabel(64), BoundedLabel(16), BoundedLabel(16)
+        self._started_s = 0.0
+        self._totals: dict[tuple[str, str], int] = {}
+        self._streams_shown: set[str] = set()
+        self._alarms_shown: set[tuple[str, str, str]] = set()
+        for verdict in Verdict:
+            self.judged.verdict.labels(verdict.value).set(0)
+        for purpose in ("load", "probe"):
+            self.load.in_flight.labels(purpose).set(0)
+        for shape in shapes:
+            for outcome in Outcome:
+                self.load.requests.labels(self._shape(shape), outcome.value)
+            for probed in ProbeOutcome:
+                self.probe.probes.labels(self._shape(shape), ResumeKind.PREFILL.value, probed.value)
+
+    def set_build_info(
+        self, version: str, plan_version: str, fingerprint_digest: str, simulator: bool
+    ) -> None:
+        """What runs, and against what. The digest is of the allow-listed fingerprint, never of an address."""
+        self.judged.build.info({"version": version, "plan_version": plan_version})
+        self.judged.target.info(
+            {"fingerprint": fingerprint_digest, "simulator": "true" if simulator else "false"}
+        )
+
+    def run_started(self, unix_s: float) -> None:
+        """Wall-clock start of the run; coverage times are counted from it."""
+        self.judged.started.set(unix_s)
+        self._started_s = unix_s
+
+    def set_target_up(self, up: bool) -> None:
+        """Whether the server answered last."""
+        self.judged.target_up.set(1 if up else 0)
+
+    def observe_load(self, seen: Observation) -> None:
+        """One answered load prompt. Latencies are taken from ok answers only."""
+        answer, shape = seen.answer, self._shape(seen.item.shape)
+        self.load.requests.labels(shape, answer.outcome.value).inc()
+        self.load.schedule_lag.observe(seen.lag_s)
+        self.load.retractions.labels(shape).inc(answer.num_retractions)
+        if not answer.ok:
+            return
+        self.load.latency.labels(shape).observe(max(0.0, seen.latency_s))
+        if seen.ttft_s is not None:
+            self.load.ttft.labels(shape).observe(max(0.0, seen.ttft_s))
+        gaps = self.load.inter_token.labels(shape)
+        for gap in inter_token_gaps(answer).tolist():
+            gaps.observe(gap)
+        self.load.prompt_tokens.labels(shape).inc(answer.prompt_tokens)
+        self.load.completion_tokens.labels(shape).inc(answer.completion_tokens)
+        self.load.cached_tokens.labels(shape).inc(answer.cached_tokens)
+
+    def observe_probe(self, result: ProbeResult) -> None:
+        """One probe, valid or not."""
+        shape, kind = self._shape(result.shape), result.kind.value
+        self.probe.probes.labels(shape, kind, result.outcome.value).inc()
+        self.probe.tokens.labels(shape).inc(result.tokens_spent)
+        self.probe.seconds.labels(shape).observe(max(0.0, result.seconds))
+        if result.outcome is ProbeOutcome.EVICTED:
+            self.probe.evicted.labels(shape).inc()
+        if not result.valid:
+            return
+        self.probe.last_valid.set(self._clock())
+        self._compared(shape, kind, "probe", result.divergence)
+        self._compared(shape, kind, "control", result.control)
+        self._compared(shape, kind, "cold_repeat", result.cold_repeat)
+        if result.divergence is not None and result.divergence.onset > 0:
+            self.probe.onset.labels(shape, kind).observe(result.divergence.onset)
+        if result.amnesia is not None:
+            if result.amnesia.ratio is None:
+                self.probe.amnesia_undefined.labels(shape, kind).inc()
+            else:
+                self.probe.amnesia.labels(shape, kind).observe(max(0.0, result.amnesia.ratio))
+
+    def _compared(self, shape: str, kind: str, comparison: str, divergence: Divergence | None) -> None:
+        if divergence is None:
+            return
+        labels = (shape, kind, comparison)
+        self.probe.k3.labels(*labels).observe(min(divergence.k3, NATS_SHOWN_MAX))
+        self.probe.max_abs.labels(*labels).observe(min(divergence.max_abs, NATS_SHOWN_MAX))
+        self.probe.bit_exact.labels(*labels).inc(1 if divergence.zero else 0)
+
+    def set_verdict(self, verdict: Verdict) -> None:
+        """The verdict in force."""
+        for each in Verdict:
+            self.judged.verdict.labels(each.value).set(1 if each is verdict else 0)
+
+    def set_report(self, report: DetectorReport) -> None:
+        """Evidence, alarms and calibration as they stand; a stream that is gone loses its series."""
+        judged = self.judged
+        judged.bar.set(report.log_bar)
+        evidence = {self._stream(stream): value for stream, value in report.log_evidence.items()}
+        for gone in self._streams_shown - evidence.keys():
+            judged.evidence.remove(gone)
+        for stream, value in evidence.items():
+            judged.evidence.labels(stream).set(value)
+        self._streams_shown = set(evidence)
+        latched = Tallied(
+            (self._channel(a.channel), self._shape(a.shape), a.verdict.value) for a in report.alarms
+        )
+        self._alarms_shown |= latched.keys()
+        for labels in self._alarms_shown:
+            judged.alarms.labels(*labels).set(latched[labels])
+        guaranteed = any(k.ready and k.mode == "tolerance" for k in report.kinds) and report.log_bar > 0.0
+        judged.run_length.set(math.exp(min(report.log_bar, 700.0)) if guaranteed else 0.0)
+        for calibration in report.kinds:
+            kind = self._kind(calibration.kind)
+            judged.controls.labels(kind).set(calibration.controls)
+            judged.controls_needed.labels(kind).set(calibration.controls_needed)
+            judged.calibrated.labels(kind).set(1 if calibration.ready else 0)
+            for mode in MODES:
+                judged.mode.labels(kind, mode).set(1 if mode == calibration.mode else 0)
+            _set_known(judged.threshold, kind, calibration.threshold)
+            _set_known(judged.p0, kind, calibration.p0)
+            _set_known(judged.control_floor, kind, calibration.control_floor)
+            _set_known(judged.cold_floor, kind, calibration.cold_floor)
+
+    def set_coverage(self, coverage: Iterable[ConjunctionCoverage]) -> None:
+        """Every conjunction as it stands; counts are cumulative over the run."""
+        for entry in coverage:
+            name = self._conjunction(entry.name)
+            for state in CoverageState:
+                self.judged.coverage.labels(name, state.value).set(1 if state is entry.state else 0)
+            self._advance(self.judged.reached.labels(name), ("reached", name), entry.count)
+            self._advance(self.judged.coverage_probes.labels(name), ("probes", name), entry.probes)
+            reached_at = 0.0 if entry.last_s is None else self._started_s + entry.last_s
+            self.judged.coverage_last.labels(name).set(reached_at)
+
+    def set_load(self, asked_total: int, delivered_total: int, undelivered: Mapping[str, int]) -> None:
+        """Cumulative counts since the start of the run; ``undelivered`` by reason."""
+        self._advance(self.load.asked, ("asked", ""), asked_total)
+        self._advance(self.load.delivered, ("delivered", ""), delivered_total)
+        by_reason: Tallied[str] = Tallied()
+        for reason, count in undelivered.items():
+            by_reason[self._reason(reason)] += count
+        for reason, count in by_reason.items():
+            self._advance(self.load.undelivered.labels(reason), ("undelivered", reason), count)
+
+    def set_in_flight(self, load: int, probes: int) -> None:
+        """Requests sent and not answered yet."""
+        self.load.in_flight.labels("load").set(load)
+        self.load.in_flight.labels("probe").set(probes)
+
+    def set_budget_used(self, budget: str, ratio: float) -> None:
+        """Share in use of one named budget; 1 is all of it."""
+        self.load.budget_used.labels(self._budget(budget)).set(ratio)
+
+    def loop_lag(self, seconds: float) -> None:
+        """One measurement of how late the event loop woke up."""
+        self.load.loop_lag.observe(max(0.0, seconds))
+
+    def _advance(self, counter: Counter, key: tuple[str, str], total: int) -> None:
+        """Bring a counter to a total that is counted elsewhere; a total that fell leaves it where it is."""
+        before = self._totals.get(key, 0)
+        if total > before:
+            counter.inc(total - before)
+            self._totals[key] = total
+
+
+def _set_known(gauge: Gauge, kind: str, value: float | None) -> None:
+    """A figure that is not known has no series."""
+    if value is not None:
+        gauge.labels(kind).set(value)
