@@ -35,7 +35,12 @@ def closing_words(summary: Mapping[str, Any]) -> str:
         _load(summary),
         _replay(summary),
     ]
-    return "\n\n".join("\n".join(part) for part in parts if part)
+    return "\n\n".join("\n".join(printable(line) for line in part) for part in parts if part)
+
+
+def printable(text: str) -> str:
+    """The text with every control character as a space: a server's words must not steer a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def nats(value: float | None) -> str:
@@ -109,7 +114,7 @@ def _probes(summary: Mapping[str, Any]) -> list[str]:
         f"({share(probes['valid_share'])} of those whose victim was still cached)"
     ]
     if probes["victims_evicted"]:
-        lines.append(f"  {probes['victims_evicted']:,} victims were evicted before they could be asked")
+        lines.append(f"  victims evicted before they could be asked: {probes['victims_evicted']:,}")
     if probes["invalid"]:
         lines.append(f"  invalid: {counts(probes['invalid'])}")
     if probes["hard_alarms"]:

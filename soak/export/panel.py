@@ -13,7 +13,7 @@ from rich.text import Text
 
 from soak.detect.verdict import KindCalibration, Verdict
 from soak.drive.coverage_state import ConjunctionCoverage, CoverageState
-from soak.export.closing import counts, nats, share
+from soak.export.closing import counts, nats, printable, share
 from soak.export.snapshot import Snapshot
 
 VERDICT_STYLES = {
@@ -88,10 +88,10 @@ def panel(snapshot: Snapshot, console: Console) -> RenderableType:
     inner = max(20, console.width - 18)
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True, min_width=10)
-    grid.add_column(overflow="ellipsis", no_wrap=True)
+    grid.add_column(overflow="crop" if ascii_only else "ellipsis", no_wrap=True)
     grid.add_row("verdict", _verdict(snapshot))
     for alarm in snapshot.alarms[-2:]:
-        grid.add_row("", Text(alarm, style="red"))
+        grid.add_row("", Text(printable(alarm), style="red"))
     grid.add_row("evidence", _evidence(snapshot, min(30, inner - 30), ascii_only))
     for kind in snapshot.kinds:
         grid.add_row("", _calibration(kind))
@@ -103,13 +103,13 @@ def panel(snapshot: Snapshot, console: Console) -> RenderableType:
     for number, row in enumerate(_coverage(snapshot.coverage, inner)):
         grid.add_row("coverage" if number == 0 else "", row)
     for number, event in enumerate(snapshot.events[-EVENTS_SHOWN:]):
-        grid.add_row("events" if number == 0 else "", Text(event, style="dim"))
+        grid.add_row("events" if number == 0 else "", Text(printable(event), style="dim"))
     return Group(
         Panel(
             grid,
             title=_title(snapshot),
             title_align="left",
-            subtitle=Text(f"{snapshot.target}  seed {snapshot.seed}", style="dim"),
+            subtitle=Text(f"{printable(snapshot.target)}  seed {snapshot.seed}", style="dim"),
             subtitle_align="left",
             box=box.ASCII if ascii_only else box.ROUNDED,
             border_style="red" if snapshot.verdict is Verdict.CORRUPT else "dim",
@@ -126,7 +126,7 @@ def _title(snapshot: Snapshot) -> Text:
 
 
 def _verdict(snapshot: Snapshot) -> Text:
-    return Text(f" {snapshot.verdict.value} ", style=VERDICT_STYLES[snapshot.verdict])
+    return Text(snapshot.verdict.value, style=VERDICT_STYLES[snapshot.verdict])
 
 
 def _evidence(snapshot: Snapshot, width: int, ascii_only: bool) -> Text:

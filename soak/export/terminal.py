@@ -5,6 +5,7 @@ It only shows snapshots. It must never write to anything but its own stream, and
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -14,9 +15,16 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from soak.export.closing import counts, nats, share
+from soak.export.closing import counts, nats, printable, share
 from soak.export.panel import REACHED, clock, panel
 from soak.export.snapshot import Snapshot
+
+
+class _Screen(Console):
+    """A console that falls silent when its reader has gone; rich's own would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
 
 
 class Terminal:
@@ -24,6 +32,8 @@ class Terminal:
 
     live: a panel redrawn in place; None finds out whether the stream is a terminal that can do that.
     quiet: nothing at all. plain_every_s: seconds between lines where there is no panel.
+    A stream that breaks (a closed pipe, a terminal hung up) makes the display quiet and nothing else: a soak
+    outlives whoever watched it.
     """
 
     def __init__(
@@ -35,45 +45,56 @@ class Terminal:
         plain_every_s: float = 5.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._console = Console(file=stream, highlight=False, force_terminal=live)
+        self._console = _Screen(file=stream, highlight=False, force_terminal=live)
         wanted = stream.isatty() and not self._console.is_dumb_terminal if live is None else live
         self._quiet = quiet
-        self._live = Live(console=self._console, auto_refresh=False) if wanted and not quiet else None
+        # Only what would land on this same terminal is redirected: a log or the JSON in a file stays there.
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            redirect_stdout=stream is sys.stdout,
+            redirect_stderr=sys.stderr.isatty(),
+        )
+        self._in_place = wanted and not quiet
         self._every_s, self._now = plain_every_s, now
         self._next_s = float("-inf")
         self._last_verdict = ""
 
     def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
+        if self._in_place:
+            self._write(self._live.start)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        if self._in_place:
+            self._write(self._live.stop)
 
     def show(self, snapshot: Snapshot) -> None:
         """Redraw the panel; or write a line when it is time for one or the verdict has changed."""
-        if self._quiet:
-            return
-        if self._live is not None:
-            self._live.update(panel(snapshot, self._console), refresh=True)
+        if self._in_place:
+            self._write(lambda: self._live.update(panel(snapshot, self._console), refresh=True))
             return
         now = self._now()
         if now >= self._next_s or snapshot.verdict.value != self._last_verdict:
             self._next_s = now + self._every_s
             self._last_verdict = snapshot.verdict.value
-            self._write(plain_line(snapshot))
+            self.say(plain_line(snapshot))
 
     def say(self, text: str) -> None:
         """Write lines that stay: above the panel, or among the plain lines. Nothing when quiet."""
-        if not self._quiet:
-            self._write(text)
+        safe = "\n".join(printable(line) for line in text.split("\n"))
+        self._write(lambda: self._console.print(Text(safe), soft_wrap=True))
 
-    def _write(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
+    def _write(self, write: Callable[[], None]) -> None:
+        if self._quiet:
+            return
+        try:
+            write()
+        except OSError:
+            self._console.quiet = True
+        self._quiet = self._console.quiet
 
 
 def plain_line(snapshot: Snapshot) -> str:
