@@ -137,7 +137,7 @@ class ProbeFamilies:
         self.k3 = Histogram(
             "soak_divergence_k3_nats",
             "Mean k3 over the scored tokens of one comparison with the cold pass: "
-            "of the probe, its control, or a repeated cold pass.",
+            "of the probe, its control, a repeated cold pass, or what was served while generating.",
             compared,
             buckets=NATS_BUCKETS,
             registry=registry,

@@ -6,7 +6,7 @@ Memory is flat however long the run: nothing here may keep an observation, a pro
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -109,6 +109,7 @@ class ProbeTally:
         self.probe = ComparisonTally()
         self.control = ComparisonTally()
         self.cold_repeat = ComparisonTally()
+        self.served = ComparisonTally()
         self.amnesia = ratio_sketch()
         self.amnesia_undefined = 0
         self.tokens_spent = 0
@@ -123,6 +124,7 @@ class ProbeTally:
             (self.probe, result.divergence),
             (self.control, result.control),
             (self.cold_repeat, result.cold_repeat),
+            (self.served, result.served),
         )
         for tally, divergence in pairs:
             if divergence is not None:
@@ -134,11 +136,12 @@ class ProbeTally:
                 self.amnesia.add(result.amnesia.ratio)
 
     def divergence_dict(self) -> dict[str, Any]:
-        """The three comparisons beside each other, nats."""
+        """The comparisons beside each other, nats."""
         return {
             "probe": self.probe.as_dict(),
             "control": self.control.as_dict(),
             "cold_repeat": self.cold_repeat.as_dict(),
+            "served": self.served.as_dict(),
         }
 
     def amnesia_dict(self) -> dict[str, Any]:
@@ -197,6 +200,13 @@ class Tally:
         for tally in self.requests.values():
             total.update(tally.outcomes)
         return dict(total)
+
+    def latency_quantile(self, figure: Literal["latency", "ttft", "inter_token"], q: float) -> float | None:
+        """Seconds, over ok answers of all shapes; None when there was none."""
+        merged = seconds_sketch()
+        for tally in self.requests.values():
+            merged.merge(getattr(tally, figure))
+        return merged.quantile(q) if merged.count else None
 
     @property
     def probe_outcomes(self) -> dict[str, int]:

@@ -22,6 +22,15 @@ def test_failures_stay_out_of_latencies() -> None:
     assert seen.ttft.quantile(0.5) == pytest.approx(0.1, rel=0.01)
 
 
+def test_latency_quantiles_are_over_all_shapes() -> None:
+    tally = Tally()
+    assert tally.latency_quantile("ttft", 0.99) is None
+    tally.observe_load(observation())
+    tally.observe_load(observation("long-context", chunk_s=(12.0, 14.0)))
+    assert tally.latency_quantile("ttft", 0.99) == 2.0
+    assert tally.latency_quantile("latency", 0.5) == pytest.approx(0.16, rel=0.01)
+
+
 def test_gaps_between_tokens_add_up_to_the_decode_time() -> None:
     one_token_each = inter_token_gaps(observation().answer)
     assert one_token_each == pytest.approx([0.02, 0.02, 0.02])
@@ -52,6 +61,7 @@ def test_divergence_and_amnesia_by_shape() -> None:
     assert found["control"]["count"] == 0
     assert found["control"]["k3"]["median"] is None
     assert found["cold_repeat"]["bit_exact"] == 3
+    assert found["served"]["count"] == 0
     assert tally.probes["shared-prefix"].amnesia_dict()["max"] == pytest.approx(0.25)
 
 
