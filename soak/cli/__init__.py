@@ -1,1 +1,42 @@
 """The command line: thin click commands, no logic of their own."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from soak import __version__
+
+_COMMANDS = {
+    "run": "Soak a server and say whether its prefix cache tells the truth.",
+    "plan": "Print what a config would send, or what it would cost. Sends nothing.",
+    "demo": "Soak the embedded simulator with a planted fault for a minute.",
+    "sim": "Serve the embedded SGLang-compatible simulator.",
+}
+
+
+class _Lazy(click.Group):
+    """Imports a command's module only when it is called, so that --help and errors come at once."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"soak.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="soak")
+def main() -> None:
+    """Keep hostile, realistic load on an SGLang server and ask whether what its prefix cache serves is true.
+
+    Start with `soak demo`, then `soak run --target http://127.0.0.1:30000 --duration 5m`.
+    """

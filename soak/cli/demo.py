@@ -1,0 +1,112 @@
+"""``soak demo``: the simulator with a planted fault as a child process, and a minute of soaking it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.resources
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from soak import config as configs
+from soak.cli.given import overrides
+from soak.cli.run import run_id_folder, soak
+from soak.detect.verdict import Verdict
+from soak.run.exit_code import ExitCode
+
+_FAULT = "state-not-restored"
+_READY_S = 30.0
+
+
+def shipped(name: str) -> Path:
+    """A workload that ships with soak, in a checkout or installed."""
+    checkout = Path(__file__).resolve().parents[2] / "workloads" / f"{name}.yaml"
+    if checkout.is_file():
+        return checkout
+    return Path(str(importlib.resources.files("soak") / "workloads" / f"{name}.yaml"))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:  # noqa: S310 - our own loopback
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def simulator(fault: str | None) -> Iterator[str]:
+    """A simulator on a free loopback port, stopped at the end whatever happens."""
+    port = _free_port()
+    words = [sys.executable, "-m", "soak", "sim", "--port", str(port), "--numerics", "production"]
+    child = subprocess.Popen(
+        [*words, *(["--fault", fault] if fault else [])],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # a Ctrl-C is for soak, which then stops its child itself
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + _READY_S
+        while not _healthy(url):
+            if child.poll() is not None or time.monotonic() > deadline:
+                child.kill()
+                error = child.communicate()[1].decode(errors="replace").strip()
+                raise click.ClickException(f"the simulator did not start: {error or 'no words from it'}")
+            time.sleep(0.1)
+        yield url
+    finally:
+        child.terminate()
+        try:
+            child.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+@click.command()
+@click.option("--fault", default=_FAULT, show_default=True, help="`soak sim --list-faults` names them.")
+@click.option("--healthy", is_flag=True, help="Plant nothing: the same minute on a healthy server.")
+@click.option("--duration", default="60s", show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path))
+def command(*, fault: str, healthy: bool, duration: str, seed: int, out: Path | None) -> None:
+    """Soak the embedded simulator with a planted fault for a minute, and see it found.
+
+    Exits 0 when the fault was found (or, with --healthy, when the server was called CLEAN).
+    """
+    planted = None if healthy else fault
+    folder = out or run_id_folder()
+    with simulator(planted) as url:
+        click.echo(f"simulator at {url}, fault planted: {planted or 'none'}")
+        try:
+            config = configs.load(
+                shipped("demo"), overrides(target__url=url, run__duration=duration, run__seed=seed)
+            )
+        except configs.ConfigError as error:
+            click.echo(str(error), err=True)
+            sys.exit(ExitCode.USAGE)
+        again = f"soak demo --seed {seed}" + (" --healthy" if healthy else f" --fault {fault}")
+        code, summary = soak(config, folder, command=again)
+        healthy_words = "200 OK" if _healthy(url) else "not OK"
+    if summary is None:
+        sys.exit(code)
+    verdict = Verdict(summary["verdict"])
+    click.echo(f"the server's own health check, at the end: {healthy_words}")
+    wanted = Verdict.CLEAN if healthy else Verdict.CORRUPT
+    if verdict is not wanted:
+        click.echo(f"the demo expected {wanted.value}; see {folder / 'summary.json'}", err=True)
+        sys.exit(code or int(ExitCode.INCONCLUSIVE))

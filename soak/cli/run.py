@@ -1,0 +1,150 @@
+"""``soak run``: a config and a few overrides in, an exit code out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from soak import config as configs
+from soak.cli.given import overrides, shard_pair
+from soak.export.closing import closing_words
+from soak.export.exposition import MetricsUnavailable
+from soak.export.summary import as_json
+from soak.export.terminal import Terminal
+from soak.run.exit_code import ExitCode
+from soak.run.soaking import SoakRun
+from soak.sglang.preflight import TargetUnusable
+
+
+def fail(code: ExitCode, words: str) -> int:
+    """Say what is wrong on stderr."""
+    click.echo(words, err=True)
+    return int(code)
+
+
+def run_id_folder() -> Path:
+    """Where a run without --out leaves its files."""
+    return Path("soak-runs") / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def again(path: Path | None, config: configs.Config) -> str:
+    """The command that runs the same plan on the same target."""
+    words = ["soak", "run", *([str(path)] if path else []), "--target", config.target.url]
+    words += ["--seed", str(config.run.seed), "--duration", f"{config.run.duration:g}s"]
+    return shlex.join(words)
+
+
+async def _soak(config: configs.Config, out: Path, screen: Terminal, command: str) -> dict[str, Any]:
+    """Run with SIGINT and SIGTERM as a stop; a second one ends the process at once."""
+    stop = asyncio.Event()
+
+    def interrupt() -> None:
+        if stop.is_set():
+            os._exit(int(ExitCode.INTERRUPTED))
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupt)
+    return await SoakRun(config, out, screen, command=command).run(stop)
+
+
+def soak(
+    config: configs.Config, out: Path, *, command: str, as_json_lines: bool = False, quiet: bool = False
+) -> tuple[int, dict[str, Any] | None]:
+    """Run a config and show it; (exit code, summary), the summary None if no run came to be."""
+    stream = sys.stderr if as_json_lines else sys.stdout
+    runner: Any = asyncio.Runner
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        runner = _with_loop(uvloop.new_event_loop)
+    try:
+        with Terminal(stream, quiet=quiet) as screen, runner() as loop:
+            summary = loop.run(_soak(config, out, screen, command))
+    except configs.ConfigError as error:
+        return fail(ExitCode.USAGE, str(error)), None
+    except MetricsUnavailable as error:
+        return fail(ExitCode.USAGE, str(error)), None
+    except TargetUnusable as error:
+        return fail(ExitCode.TARGET, str(error)), None
+    except OSError as error:
+        return fail(ExitCode.USAGE, f"{error.filename or out}: {error.strerror or error}"), None
+    if as_json_lines:
+        sys.stdout.buffer.write(as_json(summary))
+        sys.stdout.buffer.flush()
+    elif not quiet:
+        click.echo(closing_words(summary))
+        click.echo(f"\nsummary: {out / 'summary.json'}")
+    return int(summary["exit_code"]), summary
+
+
+def _with_loop(factory: Any) -> Any:
+    return lambda: asyncio.Runner(loop_factory=factory)
+
+
+@click.command(
+    epilog="""\b
+Exit codes: 0 CLEAN, 1 SUSPECT or CORRUPT, 2 bad config or usage, 3 VACUOUS or still CALIBRATING,
+4 target unusable or lost, 5 load not delivered or a threshold missed, 130 interrupted.
+
+\b
+Examples:
+  soak run --target http://127.0.0.1:30000 --duration 5m
+  soak run workloads/smoke.yaml --seed 7 --json > summary.json"""
+)
+@click.argument("config", required=False, type=click.Path(path_type=Path))
+@click.option("--target", metavar="URL", help="The server, e.g. http://127.0.0.1:30000.")
+@click.option("--duration", metavar="TIME", help="How long, e.g. 90s, 10m, 8h, 7d.")
+@click.option("--seed", type=int, help="The same seed plans the same load.")
+@click.option("--shard", metavar="I/N", help="Drive only the indices congruent to I modulo N.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for summary.json and run.json.")
+@click.option("--json", "as_json_lines", is_flag=True, help="Print the summary as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def command(
+    *,
+    config: Path | None,
+    target: str | None,
+    duration: str | None,
+    seed: int | None,
+    shard: str | None,
+    out: Path | None,
+    as_json_lines: bool,
+    quiet: bool,
+) -> None:
+    """Soak a server and say whether its prefix cache tells the truth.
+
+    CONFIG is a YAML file; without one the defaults are used. Load off this machine must be allowed in the
+    config (target.allow_load and a budget).
+    """
+    try:
+        index, count = shard_pair(shard) if shard is not None else (None, None)
+        loaded = configs.load(
+            config,
+            overrides(
+                target__url=target,
+                run__duration=duration,
+                run__seed=seed,
+                run__shard=index,
+                run__shards=count,
+            ),
+        )
+    except configs.ConfigError as error:
+        sys.exit(fail(ExitCode.USAGE, str(error)))
+    code, _ = soak(
+        loaded,
+        out or run_id_folder(),
+        command=again(config, loaded),
+        as_json_lines=as_json_lines,
+        quiet=quiet,
+    )
+    sys.exit(code)

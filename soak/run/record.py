@@ -1,0 +1,136 @@
+"""What a run knows so far: each observation and probe goes to tally, metrics, coverage, victims, detectors.
+
+One place, so that nothing is told to the metrics and kept from the verdict. No I/O of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from soak.config import Config
+from soak.detect.conclude import conclude
+from soak.detect.detector import Detector
+from soak.detect.settings import DetectSettings
+from soak.detect.verdict import Verdict
+from soak.drive.coverage import Coverage
+from soak.drive.observation import Observation
+from soak.export.metrics import RunMetrics
+from soak.export.quantiles import LogSketch, seconds_sketch
+from soak.export.tally import Tally
+from soak.oracle.probe import ProbeResult
+from soak.oracle.victims import Victim, Victims
+from soak.plan.item import WrittenBy
+from soak.plan.spec import ResolvedSpec
+from soak.run.thresholds import LoadFigures
+
+_MIN_VICTIM = 32  # tokens; shorter prefixes have no resume worth asking about
+
+
+class Record:
+    """Fed by driver and prober; asked by the display, the metrics and the conclusion."""
+
+    def __init__(
+        self,
+        config: Config,
+        spec: ResolvedSpec,
+        *,
+        deterministic: bool,
+        registry: CollectorRegistry,
+        say: Callable[[str], None],
+    ) -> None:
+        shapes = [name for name, weight in spec.weights if weight]
+        self._config = config
+        self._say = say
+        self.tally = Tally()
+        self.metrics = RunMetrics(registry, shapes=shapes)
+        self.coverage = Coverage(spec.geometry, shapes)
+        self.victims = Victims(config.run.seed)
+        self.detector = Detector(
+            DetectSettings(
+                p0_max=config.detect.p0_max,
+                run_length=config.detect.run_length,
+                max_abs_d=config.detect.max_abs_d,
+                deterministic=deterministic,
+            )
+        )
+        self.events: deque[str] = deque(maxlen=8)
+
+    def observe_load(self, seen: Observation) -> None:
+        """One answered load prompt; what it left in the cache is a victim from now on."""
+        self.tally.observe_load(seen)
+        self.metrics.observe_load(seen)
+        self.coverage.observe_load(seen)
+        if seen.answer.ok:
+            self._plant(seen)
+
+    def _plant(self, seen: Observation) -> None:
+        item, answer = seen.item, seen.answer
+        if item.parent is not None:
+            return  # its prefix was written twice over, by decode and by prefill: no control copies that
+        decoded = item.written_by is WrittenBy.DECODE
+        ids = np.concatenate([seen.ids, answer.output_ids]) if decoded else seen.ids
+        if len(ids) < _MIN_VICTIM:
+            return
+        self.victims.add(
+            Victim(
+                ids=ids,
+                prompt_len=len(seen.ids),
+                shape=item.shape,
+                written_by=item.written_by,
+                index=item.index,
+                step=item.step,
+                part=seen.part,
+                written_s=answer.finished_s,
+                temperature=item.temperature,
+                retractions=answer.num_retractions,
+                served=answer.output_logprobs if decoded and item.return_logprob else None,
+            )
+        )
+
+    def observe_probe(self, result: ProbeResult) -> None:
+        """One probe; new alarms are said at once."""
+        self.tally.observe_probe(result)
+        self.metrics.observe_probe(result)
+        self.coverage.observe_probe(result)
+        for alarm in self.detector.observe(result):
+            self.say(f"{alarm.verdict.value}: {alarm.shape}: {alarm.channel}: {alarm.evidence}")
+
+    def say(self, words: str) -> None:
+        """A line for people, kept among the recent events."""
+        self.events.append(words)
+        self._say(words)
+
+    def loop_lag(self, seconds: float) -> None:
+        """How late our own event loop was."""
+        self.tally.observe_loop_lag(seconds)
+        self.metrics.loop_lag(seconds)
+
+    def verdict(self) -> tuple[Verdict, list[str]]:
+        """The verdict as of now, with its reasons."""
+        wanted = self._config.detect.require_coverage
+        required = [c for c in self.coverage.report() if wanted is None or c.name in wanted]
+        return conclude(
+            self.detector.report(), required, self.tally.probes_valid, self._config.detect.min_valid_probes
+        )
+
+    def load_figures(self, asked: int, delivered: int, undelivered: dict[str, int]) -> LoadFigures:
+        """What the thresholds look at, over all shapes."""
+        return LoadFigures(
+            asked=asked,
+            delivered=delivered,
+            undelivered=undelivered,
+            outcomes=self.tally.outcomes,
+            ttft_p99_s=_p99(shape.ttft for shape in self.tally.requests.values()),
+            latency_p99_s=_p99(shape.latency for shape in self.tally.requests.values()),
+        )
+
+
+def _p99(sketches: Iterable[LogSketch]) -> float | None:
+    whole = seconds_sketch()
+    for sketch in sketches:
+        whole.merge(sketch)
+    return whole.quantile(0.99) if whole.count else None

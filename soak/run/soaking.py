@@ -1,0 +1,325 @@
+"""A run from first look to verdict: prepare, drive and probe side by side, wind down, conclude.
+
+Wires the parts and holds no rule of its own: what to send is the plan's, whether a pass is good the oracle's,
+what it proves the detectors'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from soak import __version__
+from soak.config import Config
+from soak.drive.brake import Brake, StopLimits
+from soak.drive.driver import DriveLimits, Driver
+from soak.drive.observation import Observation
+from soak.export.exposition import Exposition
+from soak.export.snapshot import take_snapshot
+from soak.export.summary import LoadCount, RunFacts, build_summary, write_atomically
+from soak.export.terminal import Terminal
+from soak.oracle.budget import ProbeBudget
+from soak.oracle.prober import Prober, ProbeSettings
+from soak.plan.plan import Plan
+from soak.plan.spec import PLAN_VERSION
+from soak.run.exit_code import exit_code
+from soak.run.identity import Identity, identify
+from soak.run.record import Record
+from soak.run.thresholds import LoadLimits, load_failures
+from soak.run.watch import ServerWatch, watch_loop_lag
+from soak.sglang.client import SGLangClient
+from soak.sglang.preflight import Target, TargetUnusable, examine
+from soak.sglang.session import Session
+
+_TICK_S = 0.5
+_KILL_S = 1.0  # a stop leaves nothing running on the server after this
+_IN_FLIGHT = 256  # prompts at once where no budget says otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What runs side by side on one session."""
+
+    session: Session
+    brake: Brake
+    watch: ServerWatch
+    record: Record
+    driver: Driver
+    prober: Prober
+    budget: ProbeBudget
+
+
+class SoakRun:
+    """One run on one target; ``command`` is what somebody types to run the same plan again."""
+
+    def __init__(self, config: Config, out: Path, screen: Terminal, *, command: str = "") -> None:
+        self._config, self._out, self._screen, self._command = config, out, screen, command
+        self._registry = CollectorRegistry()
+        self._winding_down = False
+        self._probing: set[asyncio.Task[Any]] = set()  # those of the probe tasks that are inside a probe
+        self._probe_number = 0
+
+    async def run(self, stop: asyncio.Event) -> dict[str, Any]:
+        """Soak until the duration is over, the target is lost or ``stop`` is set.
+
+        Returns the summary, which is also in ``out``/summary.json. Raises TargetUnusable before any load,
+        MetricsUnavailable if /metrics cannot be served, OSError if the folder cannot be written.
+        """
+        config = self._config
+        self._out.mkdir(parents=True, exist_ok=True)
+        async with SGLangClient(
+            config.target.url,
+            api_key=config.target.api_key(),
+            max_connections=(config.budget.in_flight or _IN_FLIGHT) + config.probe.concurrency + 8,
+        ) as client:
+            target = await examine(client)
+            self._refuse_if_busy(target)
+            identity = identify(config.run.seed, config.run.nonce, config.resolve(target.geometry))
+            write_atomically(self._out / "run.json", identity.as_dict())
+            for note in target.notes:
+                self._screen.say(note)
+            parts = self._wire(client, target, identity)
+            exposition = await self._expose(target, parts.record)
+            try:
+                return await self._soak(parts, stop, target, identity)
+            finally:
+                await parts.session.abort_outstanding(_KILL_S)
+                if exposition is not None:
+                    await exposition.stop()
+
+    def _refuse_if_busy(self, target: Target) -> None:
+        busy = (target.running or 0) + (target.queued or 0)
+        if busy and not self._config.target.shared:
+            raise TargetUnusable(
+                f"{self._config.target.url} is busy with {busy} requests that are not ours. If other "
+                "people's traffic may run beside a soak, set target.shared: true (probes then take 2% of its "
+                "pools a minute); else wait until the server is idle."
+            )
+
+    async def _expose(self, target: Target, record: Record) -> Exposition | None:
+        record.metrics.set_build_info(
+            __version__, str(PLAN_VERSION), target.fingerprint.digest(), target.simulator
+        )
+        if self._config.metrics.port is None:
+            return None
+        exposition = Exposition(self._registry, self._config.metrics.host, self._config.metrics.port)
+        await exposition.start()
+        self._screen.say(f"metrics at {exposition.url}")
+        return exposition
+
+    def _wire(self, client: SGLangClient, target: Target, identity: Identity) -> _Parts:
+        config, spec, probe = self._config, identity.spec, self._config.probe
+        session = Session(client, identity.run_id)
+        brake = Brake(StopLimits(config.stop.queue, config.stop.token_usage, config.stop.ttft))
+        watch = ServerWatch(client, brake, config.stop.lost_after)
+        record = Record(
+            config,
+            spec,
+            deterministic=target.deterministic,
+            registry=self._registry,
+            say=self._screen.say,
+        )
+
+        def observe(seen: Observation) -> None:
+            if seen.answer.http_status is not None:
+                watch.alive()
+            record.observe_load(seen)
+
+        limits = DriveLimits(
+            config.budget.in_flight or _IN_FLIGHT, config.budget.tokens_per_second, probe.timeout
+        )
+        driver = Driver(Plan(identity.seed, spec, identity.nonce), session, brake, limits, observe)
+        prober = Prober(
+            session,
+            record.victims,
+            record.detector,
+            spec.geometry,
+            ProbeSettings(
+                tail=probe.tail,
+                max_scored=probe.max_scored,
+                continuation=probe.continuation,
+                kept_context=probe.kept_context,
+                amnesia_per_mille=round(probe.amnesia_share * 1000),
+                control_per_mille=round(probe.control_share * 1000),
+                repeat_per_mille=round(probe.repeat_share * 1000),
+                timeout_s=probe.timeout,
+            ),
+            seed=identity.seed,
+            nonce=identity.nonce,
+        )
+        budget = ProbeBudget(
+            probe.rate,
+            prefill_share=config.budget.probe_share,
+            pool_share_per_minute=config.pool_share_per_minute,
+            pool_tokens=spec.geometry.max_total_tokens,
+            load_tokens=lambda: driver.tokens_prefilled,
+        )
+        return _Parts(session, brake, watch, record, driver, prober, budget)
+
+    async def _soak(
+        self, parts: _Parts, stop: asyncio.Event, target: Target, identity: Identity
+    ) -> dict[str, Any]:
+        config, started, started_at = self._config, time.monotonic(), datetime.now(UTC)
+        parts.record.metrics.run_started(time.time())
+        probes = [asyncio.create_task(self._probe(parts)) for _ in range(config.probe.concurrency)]
+        drive = asyncio.create_task(
+            parts.driver.run(config.run.duration, config.run.shard, config.run.shards)
+        )
+        tick = asyncio.create_task(self._tick(parts, target, started))
+        lag = asyncio.create_task(watch_loop_lag(parts.record.loop_lag))
+        lost = asyncio.create_task(parts.watch.until_lost())
+        stopped = asyncio.create_task(stop.wait())
+        everything: tuple[asyncio.Task[Any], ...] = (drive, tick, lag, lost, stopped, *probes)
+        try:
+            await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
+            self._winding_down = True
+            whole = drive.done() and not stopped.done()
+            await self._wind_down(parts, drive, probes, config.run.drain if whole else 0.0, stopped)
+            for task in everything:
+                if task.done() and not task.cancelled():
+                    task.result()  # a fault of ours ends the run with its own traceback, never a verdict
+        finally:
+            for task in everything:
+                task.cancel()
+            await asyncio.gather(*everything, return_exceptions=True)
+        left = await parts.session.abort_outstanding(_KILL_S)
+        if left:
+            self._screen.say(f"{left} aborts could not be delivered: the server may still run them")
+        self._show(parts, target, started)
+        words = lost.result() if lost.done() and not lost.cancelled() else ""
+        return self._conclude(parts, target, identity, started_at, lost=words, interrupted=stop.is_set())
+
+    async def _wind_down(
+        self,
+        parts: _Parts,
+        drive: asyncio.Task[None],
+        probes: list[asyncio.Task[None]],
+        drain_s: float,
+        stopped: asyncio.Task[Any],
+    ) -> None:
+        """Let what is in flight finish for at most ``drain_s``; an interruption ends the wait."""
+        drive.cancel()
+        for task in probes:
+            if task not in self._probing:
+                task.cancel()
+        drain = asyncio.create_task(parts.driver.drain(drain_s))
+        waiting: set[asyncio.Task[Any]] = {drain, *probes}
+        deadline = time.monotonic() + drain_s
+        while waiting and not stopped.done() and (rest := deadline - time.monotonic()) > 0:
+            _, pending = await asyncio.wait(
+                {*waiting, stopped}, timeout=rest, return_when=asyncio.FIRST_COMPLETED
+            )
+            waiting &= pending
+        drain.cancel()
+        for task in probes:
+            task.cancel()
+        await asyncio.gather(drain, *probes, return_exceptions=True)
+        await parts.driver.drain(0.0)
+
+    async def _probe(self, parts: _Parts) -> None:
+        """One probe after the other, within budget, until the run winds down."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - for the type checker: a coroutine runs in a task
+        while not self._winding_down:
+            await parts.budget.wait()
+            if parts.brake.reason is not None or not len(parts.record.victims):
+                await asyncio.sleep(_TICK_S / 2)
+                continue
+            self._probe_number += 1
+            self._probing.add(task)
+            try:
+                result = await parts.prober.probe(self._probe_number)
+            finally:
+                self._probing.discard(task)
+            if result is not None:
+                if result.valid:
+                    parts.watch.alive()
+                parts.budget.record(result)
+                parts.record.observe_probe(result)
+
+    async def _tick(self, parts: _Parts, target: Target, started: float) -> None:
+        while True:
+            self._show(parts, target, started)
+            await asyncio.sleep(_TICK_S)
+
+    def _show(self, parts: _Parts, target: Target, started: float) -> None:
+        """Refresh what people and Prometheus see."""
+        record, driver = parts.record, parts.driver
+        report, coverage, (verdict, _) = record.detector.report(), record.coverage.report(), record.verdict()
+        probing = max(0, parts.session.prompts_in_flight - driver.in_flight)
+        record.metrics.set_report(report)
+        record.metrics.set_verdict(verdict)
+        record.metrics.set_coverage(coverage)
+        record.metrics.set_load(driver.asked, driver.delivered, driver.undelivered)
+        record.metrics.set_in_flight(driver.in_flight, probing)
+        record.metrics.set_budget_used("pool", parts.budget.used_ratio())
+        record.metrics.set_target_up(parts.watch.silent_s < self._config.stop.lost_after / 2)
+        self._screen.show(
+            take_snapshot(
+                record.tally,
+                report,
+                coverage,
+                elapsed_s=time.monotonic() - started,
+                duration_s=self._config.run.duration,
+                target=self._config.target.url,
+                seed=self._config.run.seed,
+                asked=driver.asked,
+                delivered=driver.delivered,
+                in_flight=driver.in_flight,
+                verdict=verdict,
+                phase="winding down" if self._winding_down else "",
+                simulator=target.simulator,
+                events=tuple(record.events),
+            )
+        )
+
+    def _conclude(
+        self,
+        parts: _Parts,
+        target: Target,
+        identity: Identity,
+        started_at: datetime,
+        *,
+        lost: str,
+        interrupted: bool,
+    ) -> dict[str, Any]:
+        record, driver, limits = parts.record, parts.driver, self._config.thresholds
+        verdict, reasons = record.verdict()
+        failures = load_failures(
+            record.load_figures(driver.asked, driver.delivered, dict(driver.undelivered)),
+            LoadLimits(limits.delivered_share, limits.error_share, limits.ttft_p99, limits.latency_p99),
+        )
+        code = exit_code(verdict, interrupted=interrupted, lost=bool(lost), load_failures=failures)
+        if lost:
+            reasons = [*reasons, f"target lost: {lost}"]
+        summary = build_summary(
+            RunFacts(
+                target=self._config.target.url,
+                seed=identity.seed,
+                nonce=identity.nonce,
+                plan_version=PLAN_VERSION,
+                spec_digest=identity.spec.digest(),
+                soak_version=__version__,
+                simulator=target.simulator,
+                fingerprint=target.fingerprint.as_dict(),
+                replay_command=self._command,
+            ),
+            verdict=verdict,
+            exit_code=int(code),
+            reasons=[*reasons, *failures],
+            report=record.detector.report(),
+            coverage=record.coverage.report(),
+            tally=record.tally,
+            load=LoadCount(driver.asked, driver.delivered, dict(driver.undelivered)),
+            started_at=started_at,
+            ended_at=datetime.now(UTC),
+            interrupted=interrupted,
+        )
+        write_atomically(self._out / "summary.json", summary)
+        return summary
