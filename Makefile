@@ -1,0 +1,49 @@
+# Two commands for a fresh machine with Python >= 3.11 and make: `make demo` and `make test`.
+# PYTHON=/path/to/python3 chooses the interpreter, VENV=DIR the environment, ARGS=... is handed through.
+
+VENV ?= .venv
+PYTHON ?=
+ARGS ?=
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint format slow real-sglang test-real clean setup setup-dev
+
+help: ## what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+demo: setup ## soak the embedded simulator with a planted fault, about a minute
+	@$(BIN)/soak demo $(ARGS)
+
+test: lint ## everything that needs no real server
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: setup-dev ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup-dev ## let ruff format and fix what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+slow: setup-dev ## tests that take minutes to hours
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+real-sglang: ## build the environment a real SGLang server runs in, on the CPU (minutes)
+	@tests/real_sglang/kit/setup.sh
+
+test-real: setup-dev real-sglang ## soak real SGLang servers on the CPU
+	$(BIN)/python -m pytest -m real_sglang tests/real_sglang $(ARGS)
+
+setup: ## the environment soak runs in
+	@PYTHON='$(PYTHON)' deploy/setup-venv.sh '$(VENV)'
+
+setup-dev: ## the same with what tests and lint need
+	@PYTHON='$(PYTHON)' deploy/setup-venv.sh '$(VENV)' dev
+
+clean: ## remove the environment and what tools left behind
+	rm -rf '$(VENV)' build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find soak tests -name __pycache__ -type d -prune -exec rm -rf {} +
