@@ -51,8 +51,10 @@ class DetectorReport:
     """All that the detectors have to say at one moment.
 
     verdict: CALIBRATING, CLEAN, SUSPECT or CORRUPT (coverage is not the detectors' business). log_evidence:
-    by stream, the natural log of its evidence; log_bar: of the bar their sum would have to reach. statement:
-    the guarantee in force, in words that are true.
+    by stream, the natural log of its evidence; streams of kinds not yet calibrated are missing. log_bar: of
+    the bar that log_sum, of all streams together, would have to reach. log_sum_paired: of the paired channel,
+    which has a sum of its own against the same bar. log_channels: by stream and channel (absolute, magnitude,
+    paired). statement: the guarantee in force, in words that are true.
     """
 
     verdict: Verdict
@@ -60,5 +62,8 @@ class DetectorReport:
     kinds: tuple[KindCalibration, ...] = ()
     log_evidence: dict[str, float] = field(default_factory=dict)
     log_bar: float = 0.0
+    log_sum: float | None = None  # None before any probe was evidence
+    log_sum_paired: float | None = None
+    log_channels: dict[str, dict[str, float]] = field(default_factory=dict)
     statement: str = ""
     reasons: tuple[str, ...] = ()

@@ -1,0 +1,349 @@
+"""The detectors as one: probes in, alarms and a report out. No I/O, no clock, no randomness.
+
+The order in which one probe is looked at matters: it is judged by what was known before it, and only then do
+its control and its repeated cold pass teach anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from soak.detect.account import HANDFUL, kind_calibration, reasons
+from soak.detect.bounds_watch import BoundsWatch
+from soak.detect.ceilings import FLOOR_COLDS, control_floor_reason
+from soak.detect.evidence import Evidence, Sighting, shape_of
+from soak.detect.exact import ExactMode, Finding
+from soak.detect.kind_book import KindBook
+from soak.detect.medians import LatestMedian
+from soak.detect.paired import looks_worse
+from soak.detect.settings import DetectSettings
+from soak.detect.statement import KindGuarantee, guarantee
+from soak.detect.verdict import Alarm, DetectorReport, Verdict
+from soak.oracle.divergence import Divergence
+from soak.oracle.probe import ProbeResult, ResumeKind
+
+STATE_VERSION = 1
+
+
+class Detector:
+    """Judges one server, by its fingerprint: a new fingerprint wants a new detector."""
+
+    def __init__(self, settings: DetectSettings) -> None:
+        self.settings = settings
+        self._books: dict[str, KindBook] = {}
+        self._exact = ExactMode(settings.deterministic, settings.exact_tokens)
+        self._watch = BoundsWatch(settings.max_abs_d)
+        self._evidence = Evidence(settings.run_length)
+        self._cold_k3 = LatestMedian()
+        self._cold_scores = LatestMedian()
+        self._alarms: list[Alarm] = []
+        self._latched: dict[str, int] = {}
+
+    def _book(self, kind: ResumeKind | str) -> KindBook:
+        name = ResumeKind(kind).value
+        book = self._books.get(name)
+        if book is None:
+            book = self._books[name] = KindBook(self.settings.p0_max)
+        return book
+
+    def _ready(self, kind: str) -> bool:
+        book = self._books.get(kind)
+        return book is not None and (book.calibration.bounds is not None or self._exact.in_force(kind))
+
+    # What the caller asks before it spends passes
+
+    def wants_control(self, kind: ResumeKind | str) -> bool:
+        """Whether this kind still needs controls; afterwards the caller thins them out and keeps sending
+        some.
+        """
+        return not self._ready(ResumeKind(kind).value)
+
+    def controls_missing(self, kind: ResumeKind | str) -> int:
+        """How many more controls until the next look at a kind's bounds, which may ask for more; 0 if it is
+        ready.
+        """
+        name = ResumeKind(kind).value
+        return 0 if self._ready(name) else self._book(name).calibration.controls_missing
+
+    def wants_cold_repeat(self) -> bool:
+        """Whether repeated cold passes are missing: for the cold floor, or for exact mode to be entered."""
+        return len(self._cold_k3) < FLOOR_COLDS or self._exact.wants_cold_repeat()
+
+    def wants_repeat(self, result: ProbeResult) -> str | None:
+        """Why a second cold and a confirming warm pass should be run now, before ``observe``; None if not.
+
+        Nothing is asked for again once the stream's alarm of that channel stands as CORRUPT.
+        """
+        divergence = result.divergence
+        if not result.valid or divergence is None:
+            return None
+        reason = self._exact_reason(result, divergence) or self._watch.wants_repeat(result)
+        return reason or self._evidence_reason(result, divergence) or None
+
+    def _exact_reason(self, result: ProbeResult, divergence: Divergence) -> str:
+        if not self._exact.covers(result.kind.value, result.under_load):
+            return ""
+        if not divergence.zero and f"exact {result.stream}" not in self._latched:
+            return f"exact mode: a difference of {divergence.max_abs:.3g} nats"
+        if result.control is not None and not result.control.zero:
+            return f"exact mode: the control differs by {result.control.max_abs:.3g} nats"
+        return ""
+
+    def _evidence_reason(self, result: ProbeResult, divergence: Divergence) -> str:
+        book, score = self._book(result.kind), divergence.score
+        bounds = book.calibration.bounds
+        if bounds is None:
+            early = book.wants_early_pair(result.stream, score)
+            return (
+                f"score {score:.3g} is over twice that of every control of this kind so far" if early else ""
+            )
+        reaches = self._evidence.reaches_bar(result.stream, score, bounds)
+        return f"score {score:.3g} brings the evidence to the bar" if reaches else ""
+
+    # What the caller hands in
+
+    def observe(self, result: ProbeResult) -> tuple[Alarm, ...]:
+        """Take one probe in and return the alarms that it newly made. Invalid probes teach nothing.
+
+        Raises ValueError for a valid probe without a divergence.
+        """
+        before = len(self._alarms)
+        if result.outcome.hard_alarm:
+            self._hard_alarm(result)
+        elif result.valid:
+            self._observe_valid(result)
+        return tuple(self._alarms[before:])
+
+    def add_control(self, kind: ResumeKind | str, control: Divergence, under_load: bool) -> tuple[Alarm, ...]:
+        """Take in a control that was made without a probe; returns new alarms (floor, or evidence that
+        waited).
+        """
+        before = len(self._alarms)
+        book = self._book(kind)
+        name = ResumeKind(kind).value
+        self._exact.add_control(name, control, under_load)
+        if book.add_control(control, under_load):
+            self._take_waiting(book)
+        self._check_floor(name, book)
+        return tuple(self._alarms[before:])
+
+    def add_cold_repeat(self, repeat: Divergence, under_load: bool) -> None:
+        """Take in a second cold pass against the first. One that differs ends exact mode, if that was in
+        force.
+        """
+        in_force = self._exact.anywhere()
+        self._cold_k3.add(repeat.k3)
+        self._cold_scores.add(repeat.score)
+        self._exact.add_cold(repeat, under_load)
+        if in_force and not repeat.zero:
+            why = (
+                f"left exact mode: a repeated cold pass differed from the first by {repeat.max_abs:.3g} nats"
+            )
+            self._exact.leave(why)
+            for book in self._books.values():
+                book.recalibrate(self.settings.p0_max, why)
+
+    def _observe_valid(self, result: ProbeResult) -> None:
+        divergence = result.divergence
+        if divergence is None:
+            raise ValueError(f"probe {result.number} is valid but has no divergence")
+        book = self._book(result.kind)
+        book.probes += 1
+        self._judge_exactly(result, divergence)
+        for alarm in self._watch.observe(result):
+            self._alarms.append(alarm)
+        if result.cold_repeat is not None:
+            self.add_cold_repeat(result.cold_repeat, result.under_load)
+        self._take_score(result, divergence, book)
+        if result.control is not None:
+            self.add_control(result.kind, result.control, result.under_load)
+        elif result.control_note:
+            book.refuse_control(result.control_note)
+
+    def _take_score(self, result: ProbeResult, divergence: Divergence, book: KindBook) -> None:
+        cold = result.confirmation_cold or result.cold_repeat
+        sighting = Sighting(
+            number=result.number,
+            stream=result.stream,
+            score=divergence.score,
+            pair_score=None if result.confirmation is None else result.confirmation.score,
+            cold_score=None if cold is None else cold.score,
+        )
+        bounds = book.calibration.bounds
+        if bounds is None:
+            book.wait(sighting)
+        else:
+            self._append(self._evidence.take(sighting, bounds))
+        share = book.paired.share
+        if result.control is not None and share is not None:
+            worse = looks_worse(divergence.score, result.control.score)
+            self._append(self._evidence.take_pair(result.number, result.stream, worse, share))
+
+    def _take_waiting(self, book: KindBook) -> None:
+        """Probes made while their kind was calibrating, in their order, now that bounds hold."""
+        bounds = book.calibration.bounds
+        while bounds is not None and book.waiting:
+            self._append(self._evidence.take(book.waiting.popleft(), bounds))
+
+    def _append(self, alarm: Alarm | None) -> None:
+        if alarm is not None:
+            self._alarms.append(alarm)
+
+    def _latch(self, key: str, alarm: Alarm) -> None:
+        """Append an alarm of a channel that says each thing once per stream, and count what follows."""
+        self._latched[key] = self._latched.get(key, 0) + 1
+        if self._latched[key] == 1:
+            self._alarms.append(alarm)
+
+    def _hard_alarm(self, result: ProbeResult) -> None:
+        channel = result.outcome.value.replace("_", "-")
+        evidence = result.detail or "the probe gave no detail"
+        alarm = Alarm(Verdict.CORRUPT, channel, result.stream, result.shape, evidence, (result.number,))
+        self._latch(f"{channel} {result.stream}", alarm)
+
+    def _judge_exactly(self, result: ProbeResult, divergence: Divergence) -> None:
+        if not self.settings.deterministic:
+            return
+        finding = self._exact.judge(result)
+        covered = self._exact.covers(result.kind.value, result.under_load)
+        onset = (
+            f"from scored token {divergence.onset} on" if divergence.onset else "nowhere over the onset bound"
+        )
+        where = f"max |d| {divergence.max_abs:.3g} nats, {onset}"
+        stream, shape, probes = result.stream, result.shape, (result.number,)
+        if finding is Finding.CORRUPT:
+            pair = result.confirmation
+            again = (
+                "" if pair is None else f"; a second warm pass {'agreed' if pair.zero else 'differed too'}"
+            )
+            words = f"warm differs from cold ({where}) where both cold passes agree to the last bit{again}"
+            self._latch(f"exact {stream}", Alarm(Verdict.CORRUPT, "exact", stream, shape, words, probes))
+        elif finding is Finding.UNREPEATED:
+            words = (
+                f"warm differs from cold ({where}); which is right is open, as the cold pass was not repeated"
+            )
+            self._latch(
+                f"exact-unrepeated {stream}", Alarm(Verdict.SUSPECT, "exact", stream, shape, words, probes)
+            )
+        control, repeat = result.control, result.cold_repeat
+        if covered and control is not None and not control.zero and (repeat is None or repeat.zero):
+            words = (
+                f"a control differs from its cold pass by {control.max_abs:.3g} nats on a server that agreed "
+                "to the last bit before; this kind leaves exact mode"
+            )
+            self._latch(
+                f"exact-control {stream}", Alarm(Verdict.SUSPECT, "exact", stream, shape, words, probes)
+            )
+
+    def _check_floor(self, kind: str, book: KindBook) -> None:
+        if f"control-floor {kind}" in self._latched:
+            return
+        control, cold = book.control_k3, self._cold_k3
+        words = control_floor_reason(control.median(), len(control), cold.median(), len(cold))
+        if words:
+            alarm = Alarm(Verdict.SUSPECT, "control-floor", f"*/*/{kind}", "*", words, ())
+            self._latch(f"control-floor {kind}", alarm)
+
+    # What it has to say
+
+    def report(self) -> DetectorReport:
+        """Everything there is to say now. CLEAN only if every kind with at least a handful of probes is
+        calibrated.
+        """
+        kinds = {kind: self._books[kind] for kind in sorted(self._books)}
+        evidence = self._evidence
+        channels = evidence.channels()
+        judged = any(evidence.main.streams())
+        return DetectorReport(
+            verdict=self._verdict(),
+            alarms=tuple(self._alarms),
+            kinds=tuple(
+                kind_calibration(
+                    k, book, self._exact, self.settings.deterministic, self._cold_scores.median()
+                )
+                for k, book in kinds.items()
+            ),
+            log_evidence={stream: evidence.main.log_stream(stream) for stream in evidence.main.streams()},
+            log_bar=evidence.log_bar,
+            log_sum=evidence.main.log_sum() if judged else None,
+            log_sum_paired=evidence.paired.log_sum() if evidence.paired.streams() else None,
+            log_channels=channels,
+            statement=guarantee(
+                self.settings,
+                [
+                    KindGuarantee(k, self._exact.in_force(k), book.calibration.bounds, book.paired.share)
+                    for k, book in kinds.items()
+                ],
+            ),
+            reasons=tuple(
+                reasons(self._alarms, self._latched, kinds, self._exact, self._watch.unrepeated),
+            ),
+        )
+
+    def _verdict(self) -> Verdict:
+        worst = {alarm.verdict for alarm in self._alarms}
+        for verdict in (Verdict.CORRUPT, Verdict.SUSPECT):
+            if verdict in worst:
+                return verdict
+        probed = [kind for kind, book in self._books.items() if book.probes]
+        if not any(map(self._ready, probed)) or self._holding_back():
+            return Verdict.CALIBRATING
+        return Verdict.CLEAN
+
+    def _holding_back(self) -> list[str]:
+        return [k for k, book in self._books.items() if book.probes >= HANDFUL and not self._ready(k)]
+
+    def acknowledge(self, alarm: Alarm) -> None:
+        """A person has seen this alarm: take it out and start the evidence of its stream afresh.
+
+        Raises ValueError for an alarm that does not stand.
+        """
+        if alarm not in self._alarms:
+            raise ValueError(f"no such alarm stands: {alarm.channel} on {alarm.stream}")
+        self._alarms.remove(alarm)
+        self._evidence.forget(alarm.stream)
+        self._watch.forget(alarm.stream)
+        for key in [key for key in self._latched if key.split(" ", 1)[1] == alarm.stream]:
+            del self._latched[key]
+        if alarm.channel == "control-floor":
+            self._latched.pop(f"control-floor {alarm.stream.rsplit('/', 1)[1]}", None)
+
+    # What outlives the process
+
+    def state(self) -> dict[str, Any]:
+        """Everything learned and latched, as values that JSON can hold."""
+        return {
+            "version": STATE_VERSION,
+            "books": {kind: book.state() for kind, book in self._books.items()},
+            "exact": self._exact.state(),
+            "watch": self._watch.state(),
+            "evidence": self._evidence.state(),
+            "cold_k3": self._cold_k3.values(),
+            "cold_scores": self._cold_scores.values(),
+            "alarms": [
+                [a.verdict.value, a.channel, a.stream, a.evidence, list(a.probes)] for a in self._alarms
+            ],
+            "latched": dict(self._latched),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what ``state`` gave, in place of everything held.
+
+        Raises ValueError for a state of another version.
+        """
+        if state.get("version") != STATE_VERSION:
+            raise ValueError(
+                f"stored detector state has version {state.get('version')}, this soak reads {STATE_VERSION}: "
+                f"calibrate afresh"
+            )
+        self._books = {k: KindBook.restored(held, self.settings.p0_max) for k, held in state["books"].items()}
+        self._exact.restore(state["exact"])
+        self._watch.restore(state["watch"])
+        self._evidence.restore(state["evidence"])
+        self._cold_k3 = LatestMedian(values=state["cold_k3"])
+        self._cold_scores = LatestMedian(values=state["cold_scores"])
+        self._alarms = [
+            Alarm(Verdict(verdict), channel, stream, shape_of(stream), evidence, tuple(probes))
+            for verdict, channel, stream, evidence, probes in state["alarms"]
+        ]
+        self._latched = dict(state["latched"])

@@ -1,0 +1,61 @@
+"""The guarantee in force, in words that are true. It never says more than was assumed and learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from soak.detect.calibration import Bounds
+from soak.detect.settings import CONFIDENCE_ERROR, DetectSettings
+
+
+@dataclass(frozen=True, slots=True)
+class KindGuarantee:
+    """What holds for one resume kind. bounds: None while calibrating; paired: 1/2 + delta, None while
+    unknown.
+    """
+
+    kind: str
+    exact: bool
+    bounds: Bounds | None
+    paired: float | None
+
+
+def guarantee(settings: DetectSettings, kinds: Sequence[KindGuarantee]) -> str:
+    """A paragraph: what is assumed, with what confidence it was learned, what follows, what is outside."""
+    tolerance = [(k.kind, k.bounds) for k in kinds if k.bounds is not None]
+    exact = [k.kind for k in kinds if k.exact]
+    paired = [f"{k.kind} {k.paired:.2f}" for k in kinds if k.paired is not None]
+    parts = []
+    if tolerance:
+        figures = "; ".join(
+            f"{kind}: score over {b.tau:.3g} with probability at most {b.p0:.3g}, mean of the score (as a "
+            f"share of the largest) at most {b.m0:.3g}, from {b.controls} controls"
+            for kind, b in tolerance
+        )
+        parts.append(
+            "Tolerance mode. As long as a probe of a healthy server, whatever came before it, keeps these "
+            f"bounds ({figures}), the evidence channels take at least {settings.run_length:g} probes, on "
+            "average, to a false alarm. The bounds were learned from this server's own controls and all "
+            f"hold together with {1 - CONFIDENCE_ERROR:.0%} confidence, if healthy probes are no noisier "
+            "than controls of their kind."
+        )
+    else:
+        parts.append("No guarantee of a run length is in force yet: no resume kind has enough controls.")
+    if exact:
+        parts.append(
+            f"Exact mode for {', '.join(exact)}: one difference which a repeated cold pass does not explain "
+            "is corruption; this rests on the server repeating itself to the last bit, not on statistics."
+        )
+    if paired:
+        parts.append(
+            "Probes against their own controls are a channel apart, which can only make SUSPECT, with the "
+            "same run length as long as a healthy probe looks worse than its control at most this often "
+            f"({', '.join(paired)})."
+        )
+    declared = "" if settings.max_abs_d is None else f", the declared bound of {settings.max_abs_d:g} nats"
+    parts.append(
+        f"Outside any run length: ceilings{declared}, the control floor, lost or non-finite logprobs, and "
+        "exact mode."
+    )
+    return " ".join(parts)
