@@ -1,4 +1,4 @@
-"""The shape of the code base: who may import whom, what does no I/O, how long files get, which words belong."""
+"""The shape of the code base: who imports whom, what does no I/O, how long files get, which words belong."""
 
 from __future__ import annotations
 

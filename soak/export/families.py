@@ -144,7 +144,7 @@ class ProbeFamilies:
         )
         self.max_abs = Histogram(
             "soak_divergence_max_abs_nats",
-            "Largest |logprob difference| over the scored tokens of one comparison with the cold pass.",
+            "Largest absolute logprob difference over the scored tokens of one comparison with cold.",
             compared,
             buckets=NATS_BUCKETS,
             registry=registry,
@@ -215,9 +215,16 @@ class VerdictFamilies:
             ["stream"],
             registry=registry,
         )
+        self.combined = Gauge(
+            "soak_evidence_combined_nats",
+            "Natural logarithm of the evidence of all streams together, which is what the bar is for: "
+            "main can make CORRUPT, paired alone only SUSPECT.",
+            ["evidence"],
+            registry=registry,
+        )
         self.bar = Gauge(
             "soak_evidence_bar_nats",
-            "Natural logarithm of the evidence that makes an alarm; 0 while there is none.",
+            "Natural logarithm of the combined evidence that makes an alarm; 0 while there is none.",
             registry=registry,
         )
         self.run_length = Gauge(

@@ -48,6 +48,7 @@ class RunMetrics:
         self._channel, self._kind, self._budget = BoundedLabel(64), BoundedLabel(16), BoundedLabel(16)
         self._started_s = 0.0
         self._totals: dict[tuple[str, str], int] = {}
+        self._known: set[tuple[int, str]] = set()
         self._streams_shown: set[str] = set()
         self._alarms_shown: set[tuple[str, str, str]] = set()
         for verdict in Verdict:
@@ -136,6 +137,8 @@ class RunMetrics:
         """Evidence, alarms and calibration as they stand; a stream that is gone loses its series."""
         judged = self.judged
         judged.bar.set(report.log_bar)
+        self._set_known(judged.combined, "main", report.log_sum)
+        self._set_known(judged.combined, "paired", report.log_sum_paired)
         evidence = {self._stream(stream): value for stream, value in report.log_evidence.items()}
         for gone in self._streams_shown - evidence.keys():
             judged.evidence.remove(gone)
@@ -157,10 +160,10 @@ class RunMetrics:
             judged.calibrated.labels(kind).set(1 if calibration.ready else 0)
             for mode in MODES:
                 judged.mode.labels(kind, mode).set(1 if mode == calibration.mode else 0)
-            _set_known(judged.threshold, kind, calibration.threshold)
-            _set_known(judged.p0, kind, calibration.p0)
-            _set_known(judged.control_floor, kind, calibration.control_floor)
-            _set_known(judged.cold_floor, kind, calibration.cold_floor)
+            self._set_known(judged.threshold, kind, calibration.threshold)
+            self._set_known(judged.p0, kind, calibration.p0)
+            self._set_known(judged.control_floor, kind, calibration.control_floor)
+            self._set_known(judged.cold_floor, kind, calibration.cold_floor)
 
     def set_coverage(self, coverage: Iterable[ConjunctionCoverage]) -> None:
         """Every conjunction as it stands; counts are cumulative over the run."""
@@ -203,8 +206,11 @@ class RunMetrics:
             counter.inc(total - before)
             self._totals[key] = total
 
-
-def _set_known(gauge: Gauge, kind: str, value: float | None) -> None:
-    """A figure that is not known has no series."""
-    if value is not None:
-        gauge.labels(kind).set(value)
+    def _set_known(self, gauge: Gauge, label: str, value: float | None) -> None:
+        """A figure that is not known has no series."""
+        if value is not None:
+            gauge.labels(label).set(value)
+            self._known.add((id(gauge), label))
+        elif (id(gauge), label) in self._known:
+            self._known.remove((id(gauge), label))
+            gauge.remove(label)

@@ -16,7 +16,7 @@ class Snapshot:
 
     duration_s: None for a run without end. asked: prompts the plan wanted sent by now; delivered: those sent.
     outcomes: load requests by outcome. probes_invalid: by reason, without evicted victims. k3, max_abs,
-    control_k3: the last few comparisons, oldest first. log_evidence: the largest over the streams, None while
+    control_k3: the last few comparisons, oldest first. log_evidence: of the sum over all streams, None while
     there is none; log_bar: what it would have to reach, None while there is no bar. events: newest last.
     """
 
@@ -83,7 +83,7 @@ def take_snapshot(
         max_abs=tuple(tally.recent_max_abs),
         control_k3=tuple(tally.recent_control_k3),
         coverage=tuple(coverage),
-        log_evidence=max(report.log_evidence.values(), default=None),
+        log_evidence=report.log_sum,
         log_bar=report.log_bar if report.log_bar > 0.0 else None,
         kinds=report.kinds,
         alarms=tuple(

@@ -138,6 +138,9 @@ def _detector(report: DetectorReport) -> dict[str, Any]:
         "kinds": [asdict(kind) for kind in report.kinds],
         "log_evidence": dict(report.log_evidence),
         "log_bar": report.log_bar,
+        "log_sum": report.log_sum,
+        "log_sum_paired": report.log_sum_paired,
+        "log_channels": {stream: dict(channels) for stream, channels in report.log_channels.items()},
     }
 
 

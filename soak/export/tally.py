@@ -189,6 +189,13 @@ class Tally:
             if result.control is not None:
                 self.recent_control_k3.append(result.control.k3)
 
+    def observe_control(self, shape: str, control: Divergence) -> None:
+        """Count one control that was made without a probe."""
+        if shape not in self.probes:
+            self.probes[shape] = ProbeTally()
+        self.probes[shape].control.add(control)
+        self.recent_control_k3.append(control.k3)
+
     def observe_loop_lag(self, seconds: float) -> None:
         """Count one measurement of how late the event loop woke up."""
         self.loop_lag.add(max(0.0, seconds))

@@ -11,9 +11,10 @@ import numpy as np
 from soak.detect.verdict import Alarm, DetectorReport, KindCalibration, Verdict
 from soak.drive.coverage_state import ConjunctionCoverage, CoverageState
 from soak.drive.observation import Observation
+from soak.export.metrics import RunMetrics
 from soak.export.summary import LoadCount, RunFacts, build_summary
 from soak.export.tally import Tally
-from soak.oracle.amnesia import amnesia
+from soak.oracle.amnesia import Amnesia, amnesia
 from soak.oracle.divergence import Divergence, diverge
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
 from soak.plan.item import Item, Prompt, Segment
@@ -99,8 +100,10 @@ def report(verdict: Verdict = Verdict.CLEAN) -> DetectorReport:
         alarms,
         (KIND,),
         {"shared-prefix/512/prefill": 3.5, "long-context/1024/prefill": float("-inf")},
-        13.8,
-        "At least 1,000,000 probes to a false alarm on average.",
+        log_bar=13.8,
+        log_sum=3.5,
+        log_sum_paired=0.4,
+        statement="At least 1,000,000 probes to a false alarm on average.",
     )
 
 
@@ -142,3 +145,23 @@ def summary(verdict: Verdict = Verdict.CLEAN, **changes: Any) -> dict[str, Any]:
         "ended_at": ENDED,
     }
     return build_summary(changes.pop("facts", FACTS), **(arguments | changes))
+
+
+def every_metric(metrics: RunMetrics) -> None:
+    metrics.set_build_info("0.1.0", "1", "ab12", simulator=True)
+    metrics.run_started(1_772_366_000.0)
+    metrics.set_target_up(True)
+    metrics.observe_load(observation())
+    metrics.observe_load(observation(outcome=Outcome.TIMED_OUT, chunk_s=()))
+    undefined = probe("long-context", size=0.5)
+    undefined.amnesia = Amnesia(None, None, 0.5, 8)
+    metrics.observe_probe(probe(size=0.5))
+    metrics.observe_probe(undefined)
+    metrics.observe_probe(probe(outcome=ProbeOutcome.EVICTED))
+    metrics.set_verdict(Verdict.CORRUPT)
+    metrics.set_report(report(Verdict.CORRUPT))
+    metrics.set_coverage(COVERAGE)
+    metrics.set_load(22, 21, {"server_busy": 1})
+    metrics.set_in_flight(3, 2)
+    metrics.set_budget_used("probe_share", 0.25)
+    metrics.loop_lag(0.003)

@@ -15,8 +15,7 @@ from soak.export.families import NATS_BUCKETS
 from soak.export.labels import BoundedLabel
 from soak.export.metrics import RunMetrics
 from soak.oracle.probe import ProbeOutcome
-from soak.sglang.exchange import Outcome
-from tests.export.samples import COVERAGE, KIND, observation, probe, report
+from tests.export.samples import COVERAGE, KIND, every_metric, observation, probe, report
 
 
 @pytest.fixture
@@ -37,25 +36,8 @@ def samples(registry: CollectorRegistry) -> int:
     return sum(len(family.samples) for family in registry.collect())
 
 
-def everything(metrics: RunMetrics) -> None:
-    metrics.set_build_info("0.1.0", "1", "ab12", simulator=True)
-    metrics.run_started(1_772_366_000.0)
-    metrics.set_target_up(True)
-    metrics.observe_load(observation())
-    metrics.observe_load(observation(outcome=Outcome.TIMED_OUT, chunk_s=()))
-    metrics.observe_probe(probe(size=0.5))
-    metrics.observe_probe(probe(outcome=ProbeOutcome.EVICTED))
-    metrics.set_verdict(Verdict.CORRUPT)
-    metrics.set_report(report(Verdict.CORRUPT))
-    metrics.set_coverage(COVERAGE)
-    metrics.set_load(22, 21, {"server_busy": 1})
-    metrics.set_in_flight(3, 2)
-    metrics.set_budget_used("probe_share", 0.25)
-    metrics.loop_lag(0.003)
-
-
 def test_load(registry: CollectorRegistry, metrics: RunMetrics) -> None:
-    everything(metrics)
+    every_metric(metrics)
     shape = {"shape": "shared-prefix"}
     assert value(registry, "soak_requests_total", **shape, outcome="ok") == 1
     assert value(registry, "soak_requests_total", **shape, outcome="timed_out") == 1
@@ -88,7 +70,7 @@ def test_asked_and_delivered_follow_totals_and_never_fall(
 
 
 def test_probes(registry: CollectorRegistry, metrics: RunMetrics) -> None:
-    everything(metrics)
+    every_metric(metrics)
     kind = {"shape": "shared-prefix", "kind": "prefill"}
     assert value(registry, "soak_probes_total", **kind, outcome="valid") == 1
     assert value(registry, "soak_probes_total", **kind, outcome="evicted") == 1
@@ -140,6 +122,8 @@ def test_exactly_one_verdict_holds(registry: CollectorRegistry, metrics: RunMetr
 def test_report(registry: CollectorRegistry, metrics: RunMetrics) -> None:
     metrics.set_report(report(Verdict.CORRUPT))
     assert value(registry, "soak_evidence_nats", stream="shared-prefix/512/prefill") == 3.5
+    assert value(registry, "soak_evidence_combined_nats", evidence="main") == 3.5
+    assert value(registry, "soak_evidence_combined_nats", evidence="paired") == 0.4
     assert value(registry, "soak_evidence_bar_nats") == 13.8
     assert value(registry, "soak_guaranteed_run_length_probes") == pytest.approx(math.exp(13.8))
     assert value(registry, "soak_calibration_p0_ratio", kind="prefill") == 0.18
@@ -158,6 +142,9 @@ def test_an_acknowledged_alarm_and_its_stream_go_away(
     alarm = {"channel": "absolute", "shape": "shared-prefix", "verdict": "CORRUPT"}
     assert value(registry, "soak_alarms", **alarm) == 0
     assert value(registry, "soak_evidence_nats", stream="shared-prefix/512/prefill") is None
+    assert value(registry, "soak_evidence_combined_nats", evidence="main") is None
+    metrics.set_report(report(Verdict.CORRUPT))
+    assert value(registry, "soak_evidence_combined_nats", evidence="main") == 3.5
 
 
 def test_no_guarantee_before_a_kind_is_calibrated(registry: CollectorRegistry, metrics: RunMetrics) -> None:
@@ -183,13 +170,13 @@ def test_coverage(registry: CollectorRegistry, metrics: RunMetrics) -> None:
 
 
 def test_build_and_target(registry: CollectorRegistry, metrics: RunMetrics) -> None:
-    everything(metrics)
+    every_metric(metrics)
     assert value(registry, "soak_build_info", version="0.1.0", plan_version="1") == 1
     assert value(registry, "soak_target_info", fingerprint="ab12", simulator="true") == 1
 
 
 def test_ten_thousand_requests_make_no_new_series(registry: CollectorRegistry, metrics: RunMetrics) -> None:
-    everything(metrics)
+    every_metric(metrics)
     before = samples(registry)
     for number in range(10_000):
         metrics.observe_load(observation(rid=f"soak-{number:012d}", chunk_s=()))
@@ -220,7 +207,7 @@ def families(registry: CollectorRegistry) -> Iterator[Metric]:
 
 
 def test_names_follow_the_conventions(registry: CollectorRegistry, metrics: RunMetrics) -> None:
-    everything(metrics)
+    every_metric(metrics)
     units = ("_seconds", "_ratio", "_nats", "_tokens", "_probes", "_timestamp_seconds")
     for family in families(registry):
         assert re.fullmatch(r"soak_[a-z0-9_]+", family.name), family.name
@@ -236,10 +223,11 @@ FORBIDDEN_LABELS = {"rid", "seed", "nonce", "incident", "id", "url", "target", "
 
 
 def test_no_label_names_what_grows(registry: CollectorRegistry, metrics: RunMetrics) -> None:
-    everything(metrics)
+    every_metric(metrics)
     used = {label for family in families(registry) for s in family.samples for label in s.labels}
     assert not used & FORBIDDEN_LABELS
     assert used == {
-        "budget", "channel", "comparison", "conjunction", "fingerprint", "kind", "le", "mode", "outcome",
-        "plan_version", "purpose", "reason", "shape", "simulator", "state", "stream", "verdict", "version",
+        "budget", "channel", "comparison", "conjunction", "evidence", "fingerprint", "kind", "le", "mode",
+        "outcome", "plan_version", "purpose", "reason", "shape", "simulator", "state", "stream", "verdict",
+        "version",
     }  # fmt: skip
