@@ -169,7 +169,7 @@ class Stop(_Strict):
 class Detect(_Strict):
     """The detectors' settings."""
 
-    p0_max: Annotated[float, Field(ge=1e-4, le=0.5)] = 0.01
+    p0_max: Annotated[float, Field(ge=1e-4, le=0.5)] = 0.2
     run_length: Annotated[float, Field(ge=100, le=1e12)] = 1e6
     max_abs_d: Annotated[float, Field(gt=0)] | None = None
     min_valid_probes: Annotated[int, Field(ge=1)] = 20

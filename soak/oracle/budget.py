@@ -57,14 +57,18 @@ class ProbeBudget:
 
     def record(self, result: ProbeResult) -> None:
         """Account for one probe."""
-        self.spent += result.tokens_spent
-        self._spent_lately.append((self._clock(), result.tokens_spent))
-        self._lately += result.tokens_spent
+        self.spend(result.tokens_spent)
         if result.outcome in (ProbeOutcome.VALID, ProbeOutcome.EVICTED):
             self._evicted.append(result.outcome is ProbeOutcome.EVICTED)
         if len(self._evicted) == _LOOKED_AT and self._pool_share is not None:
             over = sum(self._evicted) / _LOOKED_AT > _EVICTED_SHARE
             self._slower = min(_SLOWEST, self._slower * 1.1) if over else max(1.0, self._slower / 1.1)
+
+    def spend(self, tokens: int) -> None:
+        """Account for tokens of a control."""
+        self.spent += tokens
+        self._spent_lately.append((self._clock(), tokens))
+        self._lately += tokens
 
     def used_ratio(self) -> float:
         """Share of the pool's minute that is used up, 0 without such a limit."""

@@ -33,6 +33,30 @@ class Scored:
     answer: Answer
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """ids: all tokens; start: the resume boundary K; answer_len: tokens of a cold continuation at the end."""
+
+    ids: TokenIds
+    start: int
+    answer_len: int = 0
+
+    def comparable(self, what: str, scored: Scored) -> Array:
+        """The pass's logprobs, one per token after K and all finite. Raises PassFailedError."""
+        wanted = len(self.ids) - self.start - 1
+        if scored.logprobs.shape != (wanted,):
+            raise PassFailedError(
+                ProbeOutcome.BROKEN_INVARIANT,
+                f"{what} pass: {scored.logprobs.size} logprobs for {wanted} tokens after {self.start}",
+            )
+        if not np.isfinite(scored.logprobs).all():
+            place = int(np.flatnonzero(~np.isfinite(scored.logprobs))[0]) + self.start + 1
+            raise PassFailedError(
+                ProbeOutcome.NON_FINITE, f"{what} pass: the logprob at position {place} is null"
+            )
+        return scored.logprobs
+
+
 class Passes:
     """The oracle's requests: not streamed, greedy, each counted in prefill tokens."""
 
@@ -96,3 +120,12 @@ class Passes:
                 f"{what} pass: {len(answer.output_ids)} tokens generated, {tokens} asked",
             )
         return answer.output_ids
+
+    async def cold(self, question: Question) -> Array:
+        """Score a question in a namespace that nothing was written to. Raises PassFailedError."""
+        scored = await self.score("cold", question.ids, question.start, self.fresh())
+        if scored.cached:
+            raise PassFailedError(
+                ProbeOutcome.COLD_HIT, f"the cold pass in a fresh namespace resumed at {scored.cached}"
+            )
+        return question.comparable("cold", scored)

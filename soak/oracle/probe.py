@@ -48,8 +48,8 @@ class ProbeResult:
     victim_age_s: since the victim was written; victim_tokens: its length. control, cold_repeat: divergence of
     the control pass and of a second cold pass, each against the cold pass of the same ids; None when the
     budget or chance left them out. served: what the server returned while it generated the victim (decode
-    path), against a cold prefill of the same tokens. control_note says why a wanted control is missing. confirmation: the
-    confirming pair, run when the first one looked bad; it never enters the evidence.
+    path), against a cold prefill of the same tokens. control_note says why a wanted control is missing.
+    confirmation: the confirming pair, run when the first one looked bad; it never enters the evidence.
     """
 
     number: int

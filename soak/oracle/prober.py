@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from soak.oracle.amnesia import amnesia
+from soak.oracle.controls import CONTROLLED, Control, make_control, standalone_control
 from soak.oracle.divergence import diverge
-from soak.oracle.passes import Passes, PassFailedError, Scored
+from soak.oracle.passes import Passes, PassFailedError, Question
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
 from soak.oracle.victims import Victim, Victims
 from soak.plan.geometry import Geometry
@@ -30,8 +31,8 @@ Array = npt.NDArray[np.float64]
 class Detecting(Protocol):
     """What the prober asks of the detectors while a probe is under way."""
 
-    def wants_control(self, kind: ResumeKind) -> bool:
-        """Whether this kind still lacks controls."""
+    def wants_cold_repeat(self) -> bool:
+        """Whether repeated cold passes are still missing."""
         ...
 
     def wants_repeat(self, result: ProbeResult) -> str | None:
@@ -54,12 +55,14 @@ class ProbeSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """ids: all tokens; start: the resume boundary K; answer_len: tokens of a cold continuation at the end."""
+class Standalone:
+    """A control made for calibration alone, and what it cost in tokens."""
 
-    ids: TokenIds
-    start: int
-    answer_len: int
+    kind: ResumeKind
+    shape: str
+    control: Control
+    under_load: bool
+    tokens_spent: int
 
 
 class Prober:
@@ -111,35 +114,53 @@ class Prober:
         result.tokens_spent = passes.tokens_prefilled + passes.tokens_decoded
         return result
 
+    async def control(self, number: int, kind: ResumeKind) -> Standalone | None:
+        """A control without a probe, made from a victim's recipe; None when no victim was written so."""
+        wanted = WrittenBy.DECODE if kind is ResumeKind.DECODE else WrittenBy.PREFILL
+        victim = self._victims.recipe(number, wanted)
+        if victim is None:
+            return None
+        passes = Passes(self._session, self._settings.timeout_s)
+        under_load = self._session.prompts_in_flight > 0
+        rest = self._tail(number, "control-tail")
+        control = await standalone_control(passes, kind, victim, rest)
+        return Standalone(
+            kind, victim.shape, control, under_load, passes.tokens_prefilled + passes.tokens_decoded
+        )
+
+    def _tail(self, number: int, purpose: str) -> TokenIds:
+        """Random tokens to score after a victim, of this number alone."""
+        return Segment(purpose, number, 0, self._settings.tail).ids(self._seed, self._nonce, self._geometry)
+
     async def _ask(self, result: ProbeResult, victim: Victim, passes: Passes) -> None:
         draw = Draw(self._seed, "probe", result.number)
         question = await self._locate(result, victim, passes, draw)
-        wants_control = self._wants_control(result.kind, draw)
+        wants_control = draw.chance(self._settings.control_per_mille) and result.kind in CONTROLLED
         wants_repeat = draw.chance(self._settings.repeat_per_mille)
         steps = ["warm", "cold", "control"] if wants_control else ["warm", "cold"]
-        control: tuple[Array, Array | None] | None = None
         while steps:
             step = steps.pop(draw.below(len(steps)))
             if step == "warm":
                 result.warm = await self._warm(passes, question, victim.namespace)
             elif step == "cold":
-                result.cold = await self._cold(passes, question)
+                result.cold = await passes.cold(question)
             else:
-                control = await self._control(result, victim, passes, question)
+                rest = question.ids[min(len(victim.ids), len(question.ids)) :]
+                if result.kind is ResumeKind.PREFILL:
+                    rest = question.ids[question.start :]
+                control = await make_control(passes, result.kind, victim, rest, question.start)
+                result.control, result.control_note = control.divergence, control.note
         result.divergence = diverge(result.warm, result.cold)
-        if control is not None:
-            scored, own_cold = control
-            result.control = diverge(scored, result.cold if own_cold is None else own_cold)
         if question.answer_len:
             await self._amnesia(result, passes, question)
         await self._served(result, victim, passes)
         reason = self._detecting.wants_repeat(result)
         if reason is not None:
             await self._confirm(result, victim, passes, question)
-        elif wants_repeat:
-            result.cold_repeat = diverge(await self._cold(passes, question), result.cold)
+        elif wants_repeat or self._detecting.wants_cold_repeat():
+            result.cold_repeat = diverge(await passes.cold(question), result.cold)
 
-    async def _locate(self, result: ProbeResult, victim: Victim, passes: Passes, draw: Draw) -> _Question:
+    async def _locate(self, result: ProbeResult, victim: Victim, passes: Passes, draw: Draw) -> Question:
         """Build the question and learn the resume boundary K from the server."""
         settings = self._settings
         room = self._geometry.context_len - 1
@@ -155,9 +176,7 @@ class Prober:
                 "continuation", victim.ids, settings.continuation, 1.0, passes.fresh()
             )
         else:
-            tail = Segment("probe-tail", result.number, 0, settings.tail).ids(
-                self._seed, self._nonce, self._geometry
-            )
+            tail = self._tail(result.number, "probe-tail")
         ids = np.concatenate([victim.ids, tail])[:room]
         boundary, host = await passes.locate(ids, victim.namespace)
         result.resume_boundary = boundary
@@ -170,9 +189,9 @@ class Prober:
             raise PassFailedError(
                 ProbeOutcome.TOO_SHORT, f"{len(ids)} tokens, resumed at {boundary}: nothing to score"
             )
-        return _Question(ids, boundary, settings.continuation if with_answer else 0)
+        return Question(ids, boundary, settings.continuation if with_answer else 0)
 
-    async def _warm(self, passes: Passes, question: _Question, namespace: str | None) -> Array:
+    async def _warm(self, passes: Passes, question: Question, namespace: str | None) -> Array:
         scored = await passes.score("warm", question.ids, question.start, namespace)
         if scored.cached == 0:
             raise PassFailedError(ProbeOutcome.EVICTED, "evicted between the locate and the warm pass")
@@ -181,78 +200,28 @@ class Prober:
                 ProbeOutcome.BOUNDARY_MOVED,
                 f"the warm pass resumed at {scored.cached}, the locate request at {question.start}",
             )
-        return _comparable("warm", scored, question)
-
-    async def _cold(self, passes: Passes, question: _Question) -> Array:
-        scored = await passes.score("cold", question.ids, question.start, passes.fresh())
-        if scored.cached:
-            raise PassFailedError(
-                ProbeOutcome.COLD_HIT, f"the cold pass in a fresh namespace resumed at {scored.cached}"
-            )
-        return _comparable("cold", scored, question)
-
-    def _wants_control(self, kind: ResumeKind, draw: Draw) -> bool:
-        thinned = draw.chance(self._settings.control_per_mille)
-        return kind in (ResumeKind.PREFILL, ResumeKind.DECODE) and (
-            thinned or self._detecting.wants_control(kind)
-        )
-
-    async def _control(
-        self, result: ProbeResult, victim: Victim, passes: Passes, question: _Question
-    ) -> tuple[Array, Array | None] | None:
-        """The probe's path in a private namespace: written in quiet, then hit at the same K.
-
-        Gives the control's logprobs and, where its ids are not the probe's, a cold pass over them. A control
-        that cannot be made leaves a note and costs the probe nothing.
-        """
-        namespace = passes.fresh()
-        try:
-            if result.kind is ResumeKind.DECODE:
-                written = len(victim.ids) - victim.prompt_len
-                output = await passes.generate(
-                    "control write", victim.ids[: victim.prompt_len], written, victim.temperature, namespace
-                )
-                rest = question.ids[len(victim.ids) :]
-                ids = np.concatenate([victim.ids[: victim.prompt_len], output, rest])
-                own = _Question(ids, question.start, 0)
-            else:
-                own = question
-                await passes.generate("control write", question.ids[: question.start], 0, 0.0, namespace)
-            scored = await passes.score("control", own.ids, own.start, namespace)
-            if scored.cached != own.start:
-                result.control_note = f"the control resumed at {scored.cached}, not at {own.start}"
-                return None
-            control = _comparable("control", scored, own)
-            own_cold = await self._cold(passes, own) if own is not question else None
-        except PassFailedError as failed:
-            if failed.outcome.hard_alarm:
-                raise
-            result.control_note = failed.detail
-            return None
-        return control, own_cold
+        return question.comparable("warm", scored)
 
     async def _served(self, result: ProbeResult, victim: Victim, passes: Passes) -> None:
         """Where the load asked for logprobs: what decode gave, against a cold prefill, once per victim."""
         served, victim.served = victim.served, None
         if served is None or not 2 <= len(served) <= self._settings.max_scored:
             return
-        generated = _Question(victim.ids, victim.prompt_len - 1, 0)
-        result.served = diverge(served, await self._cold(passes, generated))
+        generated = Question(victim.ids, victim.prompt_len - 1)
+        result.served = diverge(served, await passes.cold(generated))
 
-    async def _amnesia(self, result: ProbeResult, passes: Passes, question: _Question) -> None:
+    async def _amnesia(self, result: ProbeResult, passes: Passes, question: Question) -> None:
         """Score the continuation once more with the far context cut out."""
         kept, answer = self._settings.kept_context, question.answer_len
-        blank = _Question(question.ids[-(kept + answer) :], kept - 1, answer)
-        result.amnesia = amnesia(
-            result.warm[-answer:], result.cold[-answer:], await self._cold(passes, blank)
-        )
+        blank = await passes.cold(Question(question.ids[-(kept + answer) :], kept - 1))
+        # resumed at the very end of the victim, the continuation's first token is the one without a logprob
+        scored = min(answer, len(result.warm))
+        result.amnesia = amnesia(result.warm[-scored:], result.cold[-scored:], blank[-scored:])
 
-    async def _confirm(
-        self, result: ProbeResult, victim: Victim, passes: Passes, question: _Question
-    ) -> None:
+    async def _confirm(self, result: ProbeResult, victim: Victim, passes: Passes, question: Question) -> None:
         """A second warm + cold pair; a pass that fails now leaves the first result standing."""
         try:
-            cold = await self._cold(passes, question)
+            cold = await passes.cold(question)
             result.cold_repeat = diverge(cold, result.cold)
             warm = await self._warm(passes, question, victim.namespace)
         except PassFailedError as failed:
@@ -273,18 +242,3 @@ def _kind(victim: Victim, boundary: int, host: int) -> ResumeKind:
     if victim.written_by is WrittenBy.DECODE and boundary > victim.prompt_len:
         return ResumeKind.DECODE
     return ResumeKind.PREFILL
-
-
-def _comparable(what: str, scored: Scored, question: _Question) -> Array:
-    wanted = len(question.ids) - question.start - 1
-    if scored.logprobs.shape != (wanted,):
-        raise PassFailedError(
-            ProbeOutcome.BROKEN_INVARIANT,
-            f"{what} pass: {scored.logprobs.size} logprobs for {wanted} tokens after {question.start}",
-        )
-    if not np.isfinite(scored.logprobs).all():
-        place = int(np.flatnonzero(~np.isfinite(scored.logprobs))[0]) + question.start + 1
-        raise PassFailedError(
-            ProbeOutcome.NON_FINITE, f"{what} pass: the logprob at position {place} is null"
-        )
-    return scored.logprobs

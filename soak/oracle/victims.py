@@ -20,8 +20,8 @@ _MAX_USES = 2
 class Victim:
     """One cached prefix. ids: all its tokens, the first ``prompt_len`` of them sent, the rest generated.
 
-    ``namespace``: the extra_key it lives in, None for the shared one. ``served``: the logprobs that the server
-    gave while it generated, shape (len(ids) - prompt_len,), None if they were not asked for.
+    ``namespace``: the extra_key it lives in, None for the shared one. ``served``: the logprobs that the
+    server gave while it generated, shape (len(ids) - prompt_len,), None if they were not asked for.
     """
 
     ids: TokenIds
@@ -62,19 +62,27 @@ class Victims:
             self._remove(Draw(self._seed, "victim-drop", self._dropped).below(older))
 
     def choose(self, number: int) -> Victim | None:
-        """The victim of probe ``number``: half of the draws among the newest, half among all."""
+        """The victim of probe ``number``: a drawn shape's; half of the draws among its newest, half any age."""
         if not self._held:
             return None
         draw = Draw(self._seed, "victim", number)
-        if draw.chance(500):
-            place = len(self._held) - 1 - draw.below(min(_RECENT, len(self._held)))
-        else:
-            place = draw.below(len(self._held))
+        shape = draw.choice(sorted({v.shape for v in self._held}))
+        places = [place for place, v in enumerate(self._held) if v.shape == shape]
+        place = draw.choice(places[-_RECENT:] if draw.chance(500) else places)
         victim = self._held[place]
         victim.uses += 1
         if victim.uses >= _MAX_USES:
             self._remove(place)
         return victim
+
+    def has(self, written_by: WrittenBy) -> bool:
+        """Whether any was written so."""
+        return any(v.written_by is written_by for v in self._held)
+
+    def recipe(self, number: int, written_by: WrittenBy) -> Victim | None:
+        """A victim to copy the writing of; it need not be cached any more and is not used up."""
+        written = [v for v in self._held if v.written_by is written_by]
+        return Draw(self._seed, "recipe", number).choice(written) if written else None
 
     def forget(self, victim: Victim) -> None:
         """It is no longer cached."""

@@ -15,18 +15,20 @@ from soak.config import Config
 from soak.detect.conclude import conclude
 from soak.detect.detector import Detector
 from soak.detect.settings import DetectSettings
-from soak.detect.verdict import Verdict
+from soak.detect.verdict import Alarm, Verdict
 from soak.drive.coverage import Coverage
 from soak.drive.observation import Observation
 from soak.export.metrics import RunMetrics
 from soak.export.quantiles import LogSketch, seconds_sketch
 from soak.export.tally import Tally
-from soak.oracle.probe import ProbeResult
+from soak.oracle.probe import ProbeResult, ResumeKind
+from soak.oracle.prober import Standalone
 from soak.oracle.victims import Victim, Victims
 from soak.plan.item import WrittenBy
 from soak.plan.spec import ResolvedSpec
 from soak.run.thresholds import LoadFigures
 
+_CONTROLLED = {ResumeKind.PREFILL: WrittenBy.PREFILL, ResumeKind.DECODE: WrittenBy.DECODE}
 _MIN_VICTIM = 32  # tokens; shorter prefixes have no resume worth asking about
 
 
@@ -97,7 +99,30 @@ class Record:
         self.metrics.observe_probe(result)
         self.coverage.observe_probe(result)
         for alarm in self.detector.observe(result):
-            self.say(f"{alarm.verdict.value}: {alarm.shape}: {alarm.channel}: {alarm.evidence}")
+            self._alarm(alarm)
+
+    def observe_control(self, made: Standalone) -> None:
+        """A control made for calibration alone."""
+        control = made.control
+        if control.divergence is None:
+            self.detector.refuse_control(made.kind, control.note)
+            return
+        self.tally.observe_control(made.shape, control.divergence)
+        for alarm in self.detector.add_control(made.kind, control.divergence, made.under_load):
+            self._alarm(alarm)
+
+    def lacking_controls(self) -> ResumeKind | None:
+        """The kind, among those that load has written, that is furthest from being calibrated."""
+        missing = {
+            kind: self.detector.controls_missing(kind)
+            for kind, written_by in _CONTROLLED.items()
+            if self.victims.has(written_by)
+        }
+        kind = max(missing, key=missing.__getitem__, default=None)
+        return kind if kind is not None and missing[kind] else None
+
+    def _alarm(self, alarm: Alarm) -> None:
+        self.say(f"{alarm.verdict.value}: {alarm.shape}: {alarm.channel}: {alarm.evidence}")
 
     def say(self, words: str) -> None:
         """A line for people, kept among the recent events."""

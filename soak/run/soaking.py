@@ -234,14 +234,25 @@ class SoakRun:
             self._probe_number += 1
             self._probing.add(task)
             try:
-                result = await parts.prober.probe(self._probe_number)
+                await self._probe_or_control(parts, self._probe_number)
             finally:
                 self._probing.discard(task)
-            if result is not None:
-                if result.valid:
-                    parts.watch.alive()
-                parts.budget.record(result)
-                parts.record.observe_probe(result)
+
+    async def _probe_or_control(self, parts: _Parts, number: int) -> None:
+        """While a kind is not calibrated, every second number goes into a control of it."""
+        lacking = parts.record.lacking_controls() if number % 2 else None
+        if lacking is not None:
+            made = await parts.prober.control(number, lacking)
+            if made is not None:
+                parts.budget.spend(made.tokens_spent)
+                parts.record.observe_control(made)
+            return
+        result = await parts.prober.probe(number)
+        if result is not None:
+            if result.valid:
+                parts.watch.alive()
+            parts.budget.record(result)
+            parts.record.observe_probe(result)
 
     async def _tick(self, parts: _Parts, target: Target, started: float) -> None:
         while True:

@@ -1,0 +1,91 @@
+"""Controls: the probe's path in a private namespace, written in quiet and then hit, against a cold pass.
+
+They say how noisy a healthy resume of that kind is on this server. Each is used once, and a control that
+cannot be made says why and costs nobody a probe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from soak.oracle.divergence import Divergence, diverge
+from soak.oracle.passes import Passes, PassFailedError, Question
+from soak.oracle.probe import ResumeKind
+from soak.oracle.victims import Victim
+from soak.sglang.exchange import TokenIds
+
+CONTROLLED = (ResumeKind.PREFILL, ResumeKind.DECODE)
+"""The kinds whose path can be copied. A host load-back or a retraction is not ours to bring about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """divergence is None when the control could not be made; note says why."""
+
+    divergence: Divergence | None
+    note: str = ""
+    cached: int = 0
+
+
+async def make_control(
+    passes: Passes, kind: ResumeKind, victim: Victim, rest: TokenIds, boundary: int
+) -> Control:
+    """Write the victim's prefix once more as it was written, then score ``rest`` after it, warm and cold.
+
+    boundary: the probe's resume boundary K, which the control must share: exactly where prefill wrote the
+    state; for decode, whose output is the control's own, wherever inside the generated part it resumes.
+    Raises PassFailedError for a hard alarm only.
+    """
+    namespace = passes.fresh()
+    try:
+        if kind is ResumeKind.DECODE:
+            prompt = victim.ids[: victim.prompt_len]
+            output = await passes.generate(
+                "control write", prompt, len(victim.ids) - victim.prompt_len, victim.temperature, namespace
+            )
+            written = np.concatenate([prompt, output])
+        else:
+            written = victim.ids[:boundary]
+            await passes.generate("control write", written, 0, 0.0, namespace)
+        ids = np.concatenate([written, rest])
+        scored = await passes.score("control", ids, boundary, namespace)
+        if scored.cached != boundary:
+            earliest = victim.prompt_len if kind is ResumeKind.DECODE else boundary
+            if not earliest < scored.cached < boundary:
+                return Control(None, f"the control resumed at {scored.cached}, not at {boundary}")
+            boundary = scored.cached
+            scored = await passes.score("control", ids, boundary, namespace)
+        question = Question(ids, boundary)
+        control = question.comparable("control", scored)
+        return Control(diverge(control, await passes.cold(question)), cached=boundary)
+    except PassFailedError as failed:
+        if failed.outcome.hard_alarm:
+            raise
+        return Control(None, failed.detail)
+
+
+async def standalone_control(passes: Passes, kind: ResumeKind, victim: Victim, rest: TokenIds) -> Control:
+    """A control without a probe, for calibration: at whatever boundary the server keeps for that prefix.
+
+    Raises PassFailedError for a hard alarm only.
+    """
+    end = len(victim.ids) - 1 if kind is ResumeKind.DECODE else victim.prompt_len
+    control = await make_control(passes, kind, victim, rest, end)
+    if control.divergence is not None or kind is ResumeKind.DECODE:
+        return control
+    # a server that keeps states on a grid resumes below the end: write up to the grid and ask there
+    try:
+        namespace = passes.fresh()
+        await passes.generate("control write", victim.ids[:end], 0, 0.0, namespace)
+        boundary, _ = await passes.locate(np.concatenate([victim.ids[:end], rest]), namespace)
+    except PassFailedError as failed:
+        if failed.outcome.hard_alarm:
+            raise
+        return Control(None, failed.detail)
+    if boundary == 0:
+        return Control(None, f"nothing of a prefix of {end} tokens is kept in quiet")
+    return await make_control(
+        passes, kind, victim, np.concatenate([victim.ids[boundary:end], rest]), boundary
+    )
