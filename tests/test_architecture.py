@@ -53,7 +53,7 @@ PURE_MODULES = (
 PURE_MAY_IMPORT = {
     "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "decimal", "enum", "fractions",
     "functools", "hashlib", "heapq", "itertools", "json", "math", "numpy", "operator", "re", "soak", "string",
-    "struct", "sys", "types", "typing",
+    "struct", "sys", "textwrap", "types", "typing",
 }  # fmt: skip
 DOES_IO = {"open", "print", "input", "exec", "eval", "__import__"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ VERDICT_SENTENCES = {
     "VACUOUS": "nothing bad was seen, but the run did not reach what it must reach to say anything",
     "CALIBRATING": "too few controls so far to know what is normal on this server: no verdict yet",
 }
+
+WIDTH = 100
+REACHED = ("presumed", "confirmed")
 
 EXIT_WORDS = {
     0: "clean",
@@ -76,6 +80,18 @@ def share(value: float | None) -> str:
     return f"{int(value * 1000 + 1e-6) / 10:g}%"
 
 
+def _wrapped(indent: str, text: str) -> list[str]:
+    """Prose broken at ``WIDTH``; the first line begins with ``indent``, the others are set in below it."""
+    return textwrap.wrap(
+        printable(text),
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=" " * (len(indent) + 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
 def _verdict(summary: Mapping[str, Any]) -> list[str]:
     verdict = str(summary["verdict"])
     lines = [f"{verdict}: {VERDICT_SENTENCES[verdict]}."]
@@ -83,7 +99,8 @@ def _verdict(summary: Mapping[str, Any]) -> list[str]:
         lines.append("INTERRUPTED: the run was stopped early; this is what it had found so far.")
     if summary["simulator"]:
         lines.append("The target was soak's own simulator, not a real SGLang server.")
-    lines += [f"  - {reason}" for reason in summary["reasons"]]
+    for reason in summary["reasons"]:
+        lines += _wrapped("  - ", reason)
     return lines
 
 
@@ -92,7 +109,7 @@ def _findings(summary: Mapping[str, Any]) -> list[str]:
     lines = []
     for alarm in detector["alarms"]:
         where = alarm["stream"] or alarm["shape"]
-        lines.append(f"  {alarm['verdict']} by {alarm['channel']} in {where}: {alarm['evidence']}")
+        lines += _wrapped("  ", f"{alarm['verdict']} by {alarm['channel']} in {where}: {alarm['evidence']}")
     lines = ["Found", *lines] if lines else []
     kinds = [kind for kind in detector["kinds"] if kind["controls"]]
     if kinds:
@@ -101,9 +118,9 @@ def _findings(summary: Mapping[str, Any]) -> list[str]:
         ready = "ready" if kind["ready"] else f"{kind['controls']:,} of {kind['controls_needed']:,} controls"
         bounds = f", p0 {kind['p0']:.2g}" if kind["p0"] is not None else ""
         note = f"; {kind['note']}" if kind["note"] else ""
-        lines.append(f"  resumes from {kind['kind']}: {kind['mode']} mode, {ready}{bounds}{note}")
+        lines += _wrapped("  ", f"resumes from {kind['kind']}: {kind['mode']} mode, {ready}{bounds}{note}")
     if detector["statement"]:
-        lines.append(f"  {detector['statement']}")
+        lines += _wrapped("  ", detector["statement"])
     return lines
 
 
@@ -158,11 +175,15 @@ def _coverage(summary: Mapping[str, Any]) -> list[str]:
             entry["name"],
             entry["state"],
             f"{entry['count']:,}x",
-            f"{entry['probes']:,} probes" + (f"; {entry['note']}" if entry["note"] else ""),
+            f"{entry['probes']:,}",
         )
         for entry in entries
     ]
-    return ["Coverage", *_table(rows, numbers_from=2, numbers_to=3)]
+    lines = ["Coverage", *_table([("conjunction", "state", "reached", "probes"), *rows], numbers_from=2)]
+    for entry in entries:
+        if entry["note"] and entry["state"] not in REACHED:
+            lines += _wrapped("  ", f"{entry['name']}: {entry['note']}")
+    return lines
 
 
 def _load(summary: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the compose file promises: loopback ports only, nothing run as root, no password, configs that load."""
+"""What the compose file promises: loopback ports only, nothing run as root, no password, valid configs."""
 
 from __future__ import annotations
 

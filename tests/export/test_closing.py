@@ -27,7 +27,8 @@ def test_figures_and_how_to_go_on() -> None:
     assert "resumes from prefill: tolerance mode, ready, p0 0.18" in words
     assert "20 valid of 23 (90.9% of those whose victim was still cached)" in words
     assert "alarms of their own: 1 non finite" in words
-    assert "confirmed    7x  5 probes" in words
+    assert "confirmed         7x       5" in words
+    assert "retraction: no pressure yet" in words
     assert "21 of 22 prompts (95.4%) delivered in 90 s" in words
     assert "not delivered: 1 server busy" in words
     assert "soak run --target http://127.0.0.1:30000 --seed 7" in words
@@ -69,7 +70,9 @@ def test_a_servers_words_cannot_steer_the_terminal() -> None:
 
 
 def test_lines_fit_a_page() -> None:
-    assert max(map(len, closing_words(summary(Verdict.CORRUPT)).splitlines())) <= 110
+    words = closing_words(summary(Verdict.CORRUPT, reasons=["a long reason, " * 40]))
+    assert max(map(len, words.splitlines())) <= 100
+    assert " ".join(words.split()).count("a long reason") == 40
 
 
 @pytest.mark.parametrize(
