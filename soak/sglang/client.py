@@ -75,6 +75,11 @@ class SGLangClient:
     def __repr__(self) -> str:
         return f"SGLangClient({self.base_url!r}, api_key={self._secret!r})"
 
+    @property
+    def has_key(self) -> bool:
+        """Whether an API key is sent along."""
+        return bool(self._secret.header())
+
     async def __aenter__(self) -> Self:
         self._load = self._session(0)
         self._control = self._session(_CONTROL_CONNECTIONS)

@@ -54,8 +54,8 @@ def encode_generate(request: GenerateRequest) -> bytes:
             body["logprob_start_len"] = request.logprob_start_len
         if request.top_logprobs_num > 0:
             body["top_logprobs_num"] = request.top_logprobs_num
-        if request.token_ids_logprob:
-            body["token_ids_logprob"] = request.token_ids_logprob
+    if request.token_ids_logprob:
+        body["token_ids_logprob"] = request.token_ids_logprob
     if request.extra_key is not None:
         body["extra_key"] = request.extra_key
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)

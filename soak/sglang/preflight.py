@@ -1,0 +1,263 @@
+"""Is this a server that can be soaked, and what is it? Asked once, before any load.
+
+Costs the server a few thousand prefill tokens in private namespaces. Says no in plain words: what is wrong,
+where, and what to use instead. Never flushes, pauses or aborts anything, keeps nothing of /server_info but
+what the fingerprint and the geometry name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from soak.plan.geometry import Geometry
+from soak.sglang.client import SGLangClient
+from soak.sglang.experiment import Experiment, Findings, TargetUnusable
+from soak.sglang.fingerprint import Fingerprint, fingerprint_of
+from soak.sglang.grid import state_grid
+from soak.sglang.server_metrics import parse_metrics
+
+__all__ = ["Target", "TargetUnusable", "examine"]
+
+_AFFORDABLE = 40_000
+_RESERVED_LOW = 1000  # of a full-size vocabulary: specials of most tokenizers lie below this, or at the top
+_FULL_SIZE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server found fit for a soak. running, queued: requests it had before ours, None if it does not say.
+
+    notes: what a person should know, one sentence each.
+    """
+
+    url: str
+    version: str
+    model: str
+    fingerprint: Fingerprint
+    geometry: Geometry
+    deterministic: bool
+    simulator: bool
+    has_tokenizer: bool
+    data_parallel: int
+    running: int | None
+    queued: int | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def state_kind(self) -> str:
+        """``hybrid`` if prefixes can be resumed only where a state was kept, else ``none``."""
+        return "hybrid" if self.geometry.hybrid else "none"
+
+
+async def examine(client: SGLangClient, *, affordable_tokens: int = _AFFORDABLE) -> Target:
+    """Looks at the server behind ``client``. Raises TargetUnusable, saying what is wrong and what to do.
+
+    ``affordable_tokens``: how many tokens the experiments may make the server prefill, at most.
+    """
+    info = await _server_info(client)
+    model = await _first(client, "/model_info", "/get_model_info")
+    _refuse_by_words(client, info, model)
+    running, queued = await _busy(client)
+    notes: list[str] = []
+    facts = _Facts(info, model, await _first(client, "/v1/models"), notes)
+    chunk = facts.chunk()
+    experiment = Experiment(client, chunk=chunk, page=facts.page(), context=facts.context_len())
+    found = await experiment.run(
+        affordable_tokens=min(affordable_tokens, (facts.pool() or 8 * affordable_tokens) // 2),
+        hybrid=facts.flag("uses_mamba_radix_cache"),
+        data_parallel=facts.number("dp_size") or 1,
+    )
+    notes.extend(found.notes)
+    return Target(
+        url=client.base_url,
+        version=str(info.get("version", "unknown")),
+        model=str(info.get("served_model_name") or info.get("model_path") or "unknown"),
+        fingerprint=fingerprint_of(info, model),
+        geometry=facts.geometry(found, chunk),
+        deterministic=info.get("enable_deterministic_inference") is True,
+        simulator=bool(info.get("simulator")),
+        has_tokenizer=info.get("skip_tokenizer_init") is not True,
+        data_parallel=facts.number("dp_size") or 1,
+        running=running,
+        queued=queued,
+        notes=tuple(notes),
+    )
+
+
+async def _server_info(client: SGLangClient) -> Mapping[str, object]:
+    """/server_info, or its older spelling. Raises TargetUnusable if this is not SGLang, or not there."""
+    for path in ("/server_info", "/get_server_info"):
+        status, value, detail = await client.get_json(path)
+        if status is None:
+            raise TargetUnusable(
+                f"{client.base_url} cannot be reached: {detail}. Check target.url, and that the server runs."
+            )
+        if status in (401, 403):
+            raise TargetUnusable(_key_wanted(client, detail))
+        if status == 200 and isinstance(value, dict) and _is_sglang(value):
+            return value
+        if status >= 500:
+            raise TargetUnusable(
+                f"{client.base_url} is not ready: {detail} (GET {path}). Wait until it serves requests."
+            )
+    status, value, _ = await client.get_json("/v1/models")
+    if status == 200 and isinstance(value, dict) and isinstance(value.get("data"), list):
+        raise TargetUnusable(
+            f"{client.base_url} speaks only the OpenAI API (it has /v1/models but no /server_info): a "
+            "gateway, or another engine. soak needs SGLang's own /generate: name the SGLang server behind it "
+            "as target.url."
+        )
+    raise TargetUnusable(
+        f"{client.base_url} answers, but not like SGLang ({detail or 'GET /server_info is other JSON'}). "
+        "Name the address at which `python -m sglang.launch_server` listens (its default port is 30000)."
+    )
+
+
+def _is_sglang(value: Mapping[str, object]) -> bool:
+    return "model_path" in value and ("version" in value or "internal_states" in value)
+
+
+def _key_wanted(client: SGLangClient, detail: str) -> str:
+    if client.has_key:
+        return (
+            f"{client.base_url} refuses the API key it was given ({detail}). Put the server's --api-key into "
+            "the environment variable that target.api_key_env names, or into target.api_key_file."
+        )
+    return (
+        f"{client.base_url} needs an API key ({detail}). Put it into the environment variable that "
+        "target.api_key_env names (SGLANG_API_KEY by default), or into target.api_key_file."
+    )
+
+
+def _refuse_by_words(client: SGLangClient, info: Mapping[str, object], model: Mapping[str, object]) -> None:
+    """What the server itself says makes it unusable."""
+    url = client.base_url
+    if info.get("is_embedding") is True or model.get("is_generation") is False:
+        raise TargetUnusable(
+            f"{url} serves an embedding or reward model, which generates nothing and scores no tokens. "
+            "Name a server with a generation model."
+        )
+    if info.get("disable_radix_cache") is True:
+        why = (
+            " (--enable-deterministic-inference turns it off for some attention backends: choose another)"
+            if info.get("enable_deterministic_inference") is True
+            else ""
+        )
+        raise TargetUnusable(
+            f"{url} runs with the radix cache disabled: there is no prefix cache to soak. Restart it without "
+            f"--disable-radix-cache{why}."
+        )
+
+
+async def _first(client: SGLangClient, *paths: str) -> Mapping[str, object]:
+    """The first of these that answers with an object; empty if none does."""
+    for path in paths:
+        status, value, _ = await client.get_json(path)
+        if status == 200 and isinstance(value, dict):
+            return value
+    return {}
+
+
+async def _busy(client: SGLangClient) -> tuple[int | None, int | None]:
+    """Requests running and queued now. /v1/loads is asked first: gauges on /metrics can be minutes old."""
+    status, value, _ = await client.get_json("/v1/loads?include=core")
+    loads = value.get("loads") if status == 200 and isinstance(value, dict) else None
+    if isinstance(loads, list) and loads and all(isinstance(one, dict) for one in loads):
+        return _sum_of(loads, "num_running_reqs"), _sum_of(loads, "num_waiting_reqs")
+    text = await client.metrics_text()
+    if text is None:
+        return None, None
+    seen = parse_metrics(text)
+    return (
+        None if seen.running is None else round(seen.running),
+        None if seen.queued is None else round(seen.queued),
+    )
+
+
+def _sum_of(loads: list[dict[str, object]], name: str) -> int | None:
+    """A counter over all ranks; fields at their default of 0 may be left out."""
+    values = [one.get(name, 0) for one in loads]
+    return sum(v for v in values if isinstance(v, int)) if any(isinstance(v, int) for v in values) else None
+
+
+class _Facts:
+    """The geometry as far as the server's words give it; what is assumed instead is noted."""
+
+    def __init__(
+        self,
+        info: Mapping[str, object],
+        model: Mapping[str, object],
+        models: Mapping[str, object],
+        notes: list[str],
+    ) -> None:
+        self._info = info
+        self._model = model
+        states = info.get("internal_states")
+        first = states[0] if isinstance(states, list) and states else {}
+        self._state: Mapping[str, object] = first if isinstance(first, dict) else {}
+        data = models.get("data")
+        listed = data[0] if isinstance(data, list) and data else {}
+        self._listed: Mapping[str, object] = listed if isinstance(listed, dict) else {}
+        self._notes = notes
+
+    def number(self, *names: str) -> int | None:
+        """The first of these fields that is a positive integer."""
+        for name in names:
+            for source in (self._info, self._state, self._model, self._listed):
+                value = source.get(name)
+                if type(value) is int and value > 0:
+                    return value
+        return None
+
+    def flag(self, name: str) -> bool | None:
+        value = self._info.get(name)
+        return value if isinstance(value, bool) else None
+
+    def context_len(self) -> int:
+        found = self.number("max_model_len", "context_length", "max_req_input_len")
+        if found is None:
+            self._notes.append("The server does not say its context length; 4096 tokens are assumed.")
+        return found or 4096
+
+    def pool(self) -> int | None:
+        return self.number("max_total_num_tokens", "max_total_tokens")
+
+    def page(self) -> int:
+        return self.number("page_size") or 1
+
+    def chunk(self) -> int:
+        """Tokens per prefill chunk; the whole context where chunking is off (-1)."""
+        return self.number("chunked_prefill_size") or self.context_len()
+
+    def geometry(self, found: Findings, chunk: int) -> Geometry:
+        vocab = found.vocab_size or self.number("vocab_size")
+        if vocab is None:
+            vocab = 1000
+            self._notes.append("The server does not say its vocabulary size; only ids below 1000 are used.")
+        large = vocab >= _FULL_SIZE
+        hybrid = found.hybrid
+        strategy = self._info.get("mamba_radix_cache_strategy", self._info.get("mamba_scheduler_strategy"))
+        buffered = hybrid and isinstance(strategy, str) and strategy.startswith("extra_buffer")
+        grid = (
+            state_grid(found.resumptions, chunk, self.number("_mamba_cache_chunk_size")) if hybrid else None
+        )
+        if hybrid and grid is None:
+            self._notes.append(
+                "Where this hybrid model's prefill keeps states could not be learned; chunk ends are assumed."
+            )
+        return Geometry(
+            # specials, added and multimodal ids lie at the top of many vocabularies
+            vocab_size=vocab - vocab // 100 if large else vocab,
+            context_len=self.context_len(),
+            chunk=chunk,
+            page=self.page(),
+            state_grid=grid if grid is not None or not hybrid else chunk,
+            track_interval=self.number("mamba_track_interval") if buffered else None,
+            window=self.number("sliding_window_size", "sliding_window", "attention_chunk_size"),
+            max_total_tokens=self.pool(),
+            max_running=self.number("effective_max_running_requests_per_dp", "max_running_requests"),
+            hybrid=hybrid,
+            strategy=strategy if hybrid and isinstance(strategy, str) else None,
+            reserved_ids=_RESERVED_LOW if large else 10,
+        )
