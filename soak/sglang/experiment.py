@@ -201,7 +201,7 @@ class Experiment:
             return
         raise TargetUnusable(
             f"{self._client.base_url} finds nothing in its cache: a prompt of {length} tokens "
-            "written a moment ago was computed anew. Is the radix cache off, is the pool too small, or does a "
+            "written a moment ago was computed anew. Is the radix cache off, the pool too small, or does a "
             "router in front spread requests? Name one server with a working prefix cache."
         )
 
