@@ -6,11 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from soak.detect.exact import ExactMode
 from soak.detect.kind_book import KindBook
+from soak.detect.settings import HANDFUL
 from soak.detect.verdict import Alarm, KindCalibration
-
-HANDFUL = 5
-"""A kind with fewer valid probes than this does not keep a run CALIBRATING, and the report says that evidence
-did not judge it. From the fifth probe on it does."""
 
 LONG_TAIL = 100.0
 """A threshold so many times over the median control comes of a few controls far noisier than the others."""
@@ -58,6 +55,8 @@ def _unjudged(kind: str, book: KindBook) -> Iterator[str]:
     have = f"{calibration.controls} of {calibration.controls_needed} controls"
     if not calibration.controls and book.refused:
         have += f", none of {book.refused} tried could be made: {book.refusal}"
+    elif not calibration.controls:
+        have += ", none was tried so far"
     if book.probes < HANDFUL:
         yield (
             f"{kind}: {book.probes} valid probes are too few to wait for its controls ({have}); only "

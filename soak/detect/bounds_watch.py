@@ -18,10 +18,10 @@ from soak.detect.ceilings import (
     CeilingWindow,
     Hit,
     ceiling_figure,
+    ceilings_over,
     confirmed,
     declared_hit,
     hit_state,
-    over_ceiling,
     over_declared,
 )
 from soak.detect.evidence import shape_of
@@ -44,9 +44,9 @@ class BoundsWatch:
         if over_declared(result, self._bound) and not self._done(DECLARED, result.stream):
             size = result.divergence.max_abs if result.divergence is not None else 0.0
             return f"max |d| {size:.3g} is over the declared bound {self._bound:g}"
-        ceiling = over_ceiling(result)
-        if ceiling and not self._done("ceiling", result.stream):
-            return f"{ceiling}: {ceiling_figure(result, ceiling):.3g} is over {_bound_of(ceiling):g}"
+        for ceiling in ceilings_over(result):
+            if not self._done("ceiling", result.stream):
+                return f"{ceiling}: {ceiling_figure(result, ceiling):.3g} is over {_bound_of(ceiling):g}"
         return ""
 
     def observe(self, result: ProbeResult) -> list[Alarm]:
@@ -56,10 +56,10 @@ class BoundsWatch:
         window = self._windows.get(stream)
         if window is None:
             window = self._windows[stream] = CeilingWindow()
-        ceiling = over_ceiling(result)
-        if ceiling and result.cold_repeat is None and not self._done("ceiling", stream):
+        ceilings = ceilings_over(result)
+        if ceilings and result.cold_repeat is None and not self._done("ceiling", stream):
             self.unrepeated += 1
-        hits = window.add(result, ceiling)
+        hits = window.add(result, ceilings)
         if hits:
             channel = Counter(hit.channel for hit in hits).most_common(1)[0][0]
             what = f"of the last {WINDOW} valid probes of the stream"

@@ -30,31 +30,25 @@ COLD_FLOOR_MIN = 1e-4
 """Mean k3; a cold floor under this counts as this."""
 
 FLOOR_CONTROLS = 8
-FLOOR_COLDS = 3
+FLOOR_COLDS = 5
 
 AMNESIA = "ceiling-amnesia"
 ONSET = "ceiling-onset"
 DECLARED = "declared-bound"
 
 
-def over_ceiling(result: ProbeResult) -> str:
-    """The ceiling that a valid probe is over, amnesia first; empty if it is under both or they are
-    undefined.
+def ceilings_over(result: ProbeResult) -> tuple[str, ...]:
+    """The ceilings that a valid probe is over, amnesia first.
 
-    The onset ceiling is undefined (NaN) with fewer than 16 scored tokens, amnesia under a denominator of 6
-    nats.
+    The onset ceiling is undefined (NaN) with fewer than 16 scored tokens, amnesia under a denominator of 6.
     """
+    over = []
     lost = result.amnesia
-    if (
-        lost is not None
-        and lost.clipped is not None
-        and lost.denominator >= CEILING_DENOMINATOR
-        and lost.clipped >= AMNESIA_CEILING
-    ):
-        return AMNESIA
+    if lost is not None and lost.clipped is not None and lost.denominator >= CEILING_DENOMINATOR:
+        over += [AMNESIA] * (lost.clipped >= AMNESIA_CEILING)
     if result.divergence is not None and result.divergence.first16_median_abs >= ONSET_CEILING:
-        return ONSET
-    return ""
+        over.append(ONSET)
+    return tuple(over)
 
 
 def ceiling_figure(result: ProbeResult, ceiling: str) -> float:
@@ -81,12 +75,16 @@ def cold_stands(result: ProbeResult, ceiling: str) -> bool:
 
 
 def ceiling_confirmed(result: ProbeResult, ceiling: str) -> bool | None:
-    """Whether the confirming pair shows at least half of the ceiling; None if there was no such pair."""
-    pair = result.confirmation
-    if pair is None:
+    """Whether the confirming pair shows at least half of it again; None if there was no such pair.
+
+    Half of the ceiling at the onset; for amnesia, which the pair does not measure, differences of half the
+    size: a quarter of the score.
+    """
+    pair, first = result.confirmation, result.divergence
+    if pair is None or first is None:
         return None
-    if ceiling == AMNESIA and result.amnesia is not None:
-        return pair.k1 * result.amnesia.tokens / result.amnesia.denominator >= 0.5 * AMNESIA_CEILING
+    if ceiling == AMNESIA:
+        return pair.score >= 0.25 * first.score
     return pair.first16_median_abs >= 0.5 * ONSET_CEILING
 
 
@@ -115,14 +113,17 @@ class CeilingWindow:
     def __init__(self) -> None:
         self._latest: deque[Hit | None] = deque(maxlen=WINDOW)
 
-    def add(self, result: ProbeResult, ceiling: str) -> list[Hit]:
-        """Take one valid probe in. The hits in the window if this probe is one and they are enough, else
-        none.
+    def add(self, result: ProbeResult, ceilings: tuple[str, ...]) -> list[Hit]:
+        """Take one valid probe and the ceilings it is over in.
+
+        Gives the hits in the window if this probe is one of them and they are enough, else none.
         """
         hit = None
-        if ceiling and cold_stands(result, ceiling):
-            figure = ceiling_figure(result, ceiling)
-            hit = Hit(result.number, ceiling, figure, ceiling_confirmed(result, ceiling), result.stream)
+        for ceiling in ceilings:
+            if cold_stands(result, ceiling):
+                figure = ceiling_figure(result, ceiling)
+                hit = Hit(result.number, ceiling, figure, ceiling_confirmed(result, ceiling), result.stream)
+                break
         self._latest.append(hit)
         if hit is None:
             return []

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from soak.detect.account import HANDFUL, kind_calibration, reasons
+from soak.detect.account import kind_calibration, kind_ready, reasons
 from soak.detect.bounds_watch import BoundsWatch
 from soak.detect.ceilings import FLOOR_COLDS, control_floor_reason
 from soak.detect.evidence import Evidence, Sighting, shape_of
-from soak.detect.exact import ExactMode, Finding
+from soak.detect.exact import ExactMode, Finding, control_alarm, probe_alarm
 from soak.detect.kind_book import KindBook
 from soak.detect.medians import LatestMedian
 from soak.detect.paired import looks_worse
-from soak.detect.settings import DetectSettings
+from soak.detect.settings import HANDFUL, DetectSettings
 from soak.detect.statement import KindGuarantee, guarantee
 from soak.detect.verdict import Alarm, DetectorReport, Verdict
 from soak.oracle.divergence import Divergence
@@ -48,7 +48,7 @@ class Detector:
 
     def _ready(self, kind: str) -> bool:
         book = self._books.get(kind)
-        return book is not None and (book.calibration.bounds is not None or self._exact.in_force(kind))
+        return book is not None and kind_ready(kind, book, self._exact)
 
     # What the caller asks before it spends passes
 
@@ -83,7 +83,7 @@ class Detector:
     def _exact_reason(self, result: ProbeResult, divergence: Divergence) -> str:
         if not self._exact.covers(result.kind.value, result.under_load):
             return ""
-        if not divergence.zero and f"exact {result.stream}" not in self._latched:
+        if not divergence.zero and not self._exactly_corrupt(result.stream):
             return f"exact mode: a difference of {divergence.max_abs:.3g} nats"
         if result.control is not None and not result.control.zero:
             return f"exact mode: the control differs by {result.control.max_abs:.3g} nats"
@@ -115,33 +115,42 @@ class Detector:
         return tuple(self._alarms[before:])
 
     def add_control(self, kind: ResumeKind | str, control: Divergence, under_load: bool) -> tuple[Alarm, ...]:
-        """Take in a control that was made without a probe; returns new alarms (floor, or evidence that
-        waited).
-        """
+        """Take in a control made without a probe. New alarms come of the floor, or of probes that waited."""
         before = len(self._alarms)
         book = self._book(kind)
         name = ResumeKind(kind).value
+        in_force = self._exact.covers(name, under_load)
         self._exact.add_control(name, control, under_load)
+        if in_force and not control.zero:
+            why = f"left exact mode: a control differed from its cold pass by {control.max_abs:.3g} nats"
+            self._start_over(name, why)
         if book.add_control(control, under_load):
             self._take_waiting(book)
         self._check_floor(name, book)
         return tuple(self._alarms[before:])
 
+    def refuse_control(self, kind: ResumeKind | str, why: str) -> None:
+        """Remember that a wanted control without a probe could not be made, and why."""
+        self._book(kind).refuse_control(why)
+
     def add_cold_repeat(self, repeat: Divergence, under_load: bool) -> None:
-        """Take in a second cold pass against the first. One that differs ends exact mode, if that was in
-        force.
-        """
+        """Take in a second cold pass against the first. One that differs ends exact mode, if in force."""
         in_force = self._exact.anywhere()
         self._cold_k3.add(repeat.k3)
         self._cold_scores.add(repeat.score)
         self._exact.add_cold(repeat, under_load)
         if in_force and not repeat.zero:
             why = (
-                f"left exact mode: a repeated cold pass differed from the first by {repeat.max_abs:.3g} nats"
+                f"left exact mode: a repeated cold pass differed by {repeat.max_abs:.3g} nats from the first"
             )
             self._exact.leave(why)
-            for book in self._books.values():
-                book.recalibrate(self.settings.p0_max, why)
+            for kind in self._books:
+                self._start_over(kind, why)
+
+    def _start_over(self, kind: str, why: str) -> None:
+        """A kind leaves exact mode: what it learned while the server repeated itself holds no more."""
+        self._evidence.restart(kind)
+        self._books[kind].recalibrate(self.settings.p0_max, why)
 
     def _observe_valid(self, result: ProbeResult) -> None:
         divergence = result.divergence
@@ -149,7 +158,7 @@ class Detector:
             raise ValueError(f"probe {result.number} is valid but has no divergence")
         book = self._book(result.kind)
         book.probes += 1
-        self._judge_exactly(result, divergence)
+        self._judge_exactly(result)
         for alarm in self._watch.observe(result):
             self._alarms.append(alarm)
         if result.cold_repeat is not None:
@@ -189,60 +198,42 @@ class Detector:
         if alarm is not None:
             self._alarms.append(alarm)
 
-    def _latch(self, key: str, alarm: Alarm) -> None:
+    def _latch(self, alarm: Alarm | None) -> None:
         """Append an alarm of a channel that says each thing once per stream, and count what follows."""
-        self._latched[key] = self._latched.get(key, 0) + 1
-        if self._latched[key] == 1:
-            self._alarms.append(alarm)
+        if alarm is not None:
+            key = _latch_key(alarm.channel, alarm.verdict, alarm.stream)
+            self._latched[key] = self._latched.get(key, 0) + 1
+            if self._latched[key] == 1:
+                self._alarms.append(alarm)
 
     def _hard_alarm(self, result: ProbeResult) -> None:
         channel = result.outcome.value.replace("_", "-")
         evidence = result.detail or "the probe gave no detail"
-        alarm = Alarm(Verdict.CORRUPT, channel, result.stream, result.shape, evidence, (result.number,))
-        self._latch(f"{channel} {result.stream}", alarm)
+        probes = (result.number,)
+        self._latch(Alarm(Verdict.CORRUPT, channel, result.stream, result.shape, evidence, probes))
 
-    def _judge_exactly(self, result: ProbeResult, divergence: Divergence) -> None:
+    def _judge_exactly(self, result: ProbeResult) -> None:
         if not self.settings.deterministic:
             return
-        finding = self._exact.judge(result)
         covered = self._exact.covers(result.kind.value, result.under_load)
-        onset = (
-            f"from scored token {divergence.onset} on" if divergence.onset else "nowhere over the onset bound"
-        )
-        where = f"max |d| {divergence.max_abs:.3g} nats, {onset}"
-        stream, shape, probes = result.stream, result.shape, (result.number,)
-        if finding is Finding.CORRUPT:
-            pair = result.confirmation
-            again = (
-                "" if pair is None else f"; a second warm pass {'agreed' if pair.zero else 'differed too'}"
-            )
-            words = f"warm differs from cold ({where}) where both cold passes agree to the last bit{again}"
-            self._latch(f"exact {stream}", Alarm(Verdict.CORRUPT, "exact", stream, shape, words, probes))
-        elif finding is Finding.UNREPEATED:
-            words = (
-                f"warm differs from cold ({where}); which is right is open, as the cold pass was not repeated"
-            )
-            self._latch(
-                f"exact-unrepeated {stream}", Alarm(Verdict.SUSPECT, "exact", stream, shape, words, probes)
-            )
-        control, repeat = result.control, result.cold_repeat
-        if covered and control is not None and not control.zero and (repeat is None or repeat.zero):
-            words = (
-                f"a control differs from its cold pass by {control.max_abs:.3g} nats on a server that agreed "
-                "to the last bit before; this kind leaves exact mode"
-            )
-            self._latch(
-                f"exact-control {stream}", Alarm(Verdict.SUSPECT, "exact", stream, shape, words, probes)
-            )
+        finding = self._exact.judge(result)
+        if finding is not Finding.UNREPEATED or not self._exactly_corrupt(result.stream):
+            self._latch(probe_alarm(result, finding))
+        if covered:
+            self._latch(control_alarm(result))
+
+    def _exactly_corrupt(self, stream: str) -> bool:
+        """Whether a stream's exact alarm stands; then nobody repeats cold passes for it any more."""
+        return _latch_key("exact", Verdict.CORRUPT, stream) in self._latched
 
     def _check_floor(self, kind: str, book: KindBook) -> None:
-        if f"control-floor {kind}" in self._latched:
+        stream = f"*/*/{kind}"
+        if _latch_key("control-floor", Verdict.SUSPECT, stream) in self._latched:
             return
         control, cold = book.control_k3, self._cold_k3
         words = control_floor_reason(control.median(), len(control), cold.median(), len(cold))
         if words:
-            alarm = Alarm(Verdict.SUSPECT, "control-floor", f"*/*/{kind}", "*", words, ())
-            self._latch(f"control-floor {kind}", alarm)
+            self._latch(Alarm(Verdict.SUSPECT, "control-floor", stream, "*", words, ()))
 
     # What it has to say
 
@@ -303,10 +294,8 @@ class Detector:
         self._alarms.remove(alarm)
         self._evidence.forget(alarm.stream)
         self._watch.forget(alarm.stream)
-        for key in [key for key in self._latched if key.split(" ", 1)[1] == alarm.stream]:
+        for key in [key for key in self._latched if key.split(" ", 2)[2] == alarm.stream]:
             del self._latched[key]
-        if alarm.channel == "control-floor":
-            self._latched.pop(f"control-floor {alarm.stream.rsplit('/', 1)[1]}", None)
 
     # What outlives the process
 
@@ -347,3 +336,7 @@ class Detector:
             for verdict, channel, stream, evidence, probes in state["alarms"]
         ]
         self._latched = dict(state["latched"])
+
+
+def _latch_key(channel: str, verdict: Verdict, stream: str) -> str:
+    return f"{channel} {verdict.value} {stream}"

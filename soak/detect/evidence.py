@@ -215,12 +215,21 @@ class Evidence:
             seen.setdefault(stream, {})[PAIRED] = self.paired.log_stream(stream)
         return seen
 
-    def forget(self, stream: str) -> None:
-        """Fresh evidence for a stream in every channel; its alarms may be raised again."""
+    def restart(self, kind: str) -> None:
+        """Fresh evidence for all streams of a resume kind; alarms that were raised stay raised."""
+        for stream in {*self.main.streams(), *self.paired.streams()}:
+            if stream.endswith(f"/{kind}"):
+                self._drop(stream)
+
+    def _drop(self, stream: str) -> None:
         self.main.forget(stream)
         self.paired.forget(stream)
         self._hits.pop(stream, None)
         self._probes.pop(stream, None)
+
+    def forget(self, stream: str) -> None:
+        """Fresh evidence for a stream in every channel; its alarms may be raised again."""
+        self._drop(stream)
         self._alarmed.pop(stream, None)
         self._paired_alarmed.discard(stream)
 

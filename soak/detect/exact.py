@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+from soak.detect.settings import HANDFUL
+from soak.detect.verdict import Alarm, Verdict
 from soak.oracle.divergence import Divergence
 from soak.oracle.probe import ProbeResult
 
@@ -50,7 +52,7 @@ class ExactMode:
         self._needed = tokens
         self._cold = _Agreement()
         self._controls: dict[str, _Agreement] = {}
-        self._conditions: dict[str, set[bool]] = {}
+        self._probes: dict[str, list[int]] = {}  # by kind: alone, under load
         self.left = ""
 
     def possible(self, kind: str) -> bool:
@@ -71,8 +73,17 @@ class ExactMode:
         )
 
     def in_force(self, kind: str) -> bool:
-        """Whether all probes of this kind are judged to the last bit, in every condition met so far."""
-        return all(self.covers(kind, loaded) for loaded in self._conditions.get(kind, ()) or (False, True))
+        """Whether all probes of this kind are judged to the last bit, in the conditions they met."""
+        return all(self.covers(kind, loaded) for loaded in self._conditions(kind))
+
+    def _conditions(self, kind: str) -> list[bool]:
+        """Conditions that matter: those with a handful of probes, or else those met at all, or else both."""
+        probes = self._probes.get(kind, [0, 0])
+        for least in (HANDFUL, 1):
+            met = [loaded for loaded in (False, True) if probes[loaded] >= least]
+            if met:
+                return met
+        return [False, True]
 
     def anywhere(self) -> bool:
         """Whether exact mode judges any kind, in any condition."""
@@ -80,7 +91,8 @@ class ExactMode:
 
     def wants_cold_repeat(self) -> bool:
         """Whether repeated cold passes are what exact mode still waits for."""
-        conditions = {loaded for met in self._conditions.values() for loaded in met} or {False}
+        conditions = {loaded for kind in self._probes for loaded in self._conditions(kind)}
+        conditions = conditions or {False, True}
         return (
             self._deterministic
             and not self.left
@@ -91,7 +103,7 @@ class ExactMode:
     def judge(self, result: ProbeResult) -> Finding:
         """Look at one valid probe, before its control and its repeated cold pass are taken in."""
         kind = result.kind.value
-        self._conditions.setdefault(kind, set()).add(result.under_load)
+        self._probes.setdefault(kind, [0, 0])[result.under_load] += 1
         if result.divergence is None or result.divergence.zero or not self.covers(kind, result.under_load):
             return Finding.SILENT
         if result.cold_repeat is None:
@@ -135,7 +147,7 @@ class ExactMode:
             "left": self.left,
             "cold": [*self._cold.tokens, self._cold.zero],
             "controls": {kind: [*held.tokens, held.zero] for kind, held in self._controls.items()},
-            "conditions": {kind: sorted(met) for kind, met in self._conditions.items()},
+            "probes": {kind: list(counts) for kind, counts in self._probes.items()},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -143,4 +155,31 @@ class ExactMode:
         self.left = str(state["left"])
         self._cold = _Agreement(*state["cold"])
         self._controls = {kind: _Agreement(*held) for kind, held in state["controls"].items()}
-        self._conditions = {kind: set(met) for kind, met in state["conditions"].items()}
+        self._probes = {kind: list(counts) for kind, counts in state["probes"].items()}
+
+
+def probe_alarm(result: ProbeResult, finding: Finding) -> Alarm | None:
+    """What a finding comes to. None where the colds differ: that is the end of exact mode, not a fault."""
+    divergence, pair = result.divergence, result.confirmation
+    if divergence is None or finding not in (Finding.CORRUPT, Finding.UNREPEATED):
+        return None
+    onset = f"from scored token {divergence.onset} on" if divergence.onset else "nowhere over the onset bound"
+    where = f"warm differs from cold (max |d| {divergence.max_abs:.3g} nats, {onset})"
+    if finding is Finding.UNREPEATED:
+        words = f"{where}; the cold pass was not repeated, so which of them is right is open"
+        return Alarm(Verdict.SUSPECT, "exact", result.stream, result.shape, words, (result.number,))
+    again = "" if pair is None else f"; a second warm pass {'agreed' if pair.zero else 'differed too'}"
+    words = f"{where} where both cold passes agree to the last bit{again}"
+    return Alarm(Verdict.CORRUPT, "exact", result.stream, result.shape, words, (result.number,))
+
+
+def control_alarm(result: ProbeResult) -> Alarm | None:
+    """A control that differs while exact mode is in force for its probe, and no cold pass explains it."""
+    control, repeat = result.control, result.cold_repeat
+    if control is None or control.zero or (repeat is not None and not repeat.zero):
+        return None
+    words = (
+        f"a control differs from its cold pass by {control.max_abs:.3g} nats where every one before agreed "
+        "to the last bit; this kind leaves exact mode"
+    )
+    return Alarm(Verdict.SUSPECT, "exact-control", result.stream, result.shape, words, (result.number,))

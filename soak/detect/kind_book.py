@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from soak.detect.calibration import Calibration
+from soak.detect.calibration import SCORE_FLOOR, Calibration
 from soak.detect.evidence import Sighting
 from soak.detect.medians import LatestMedian
 from soak.detect.paired import PairedNull
@@ -54,7 +54,8 @@ class KindBook:
 
     def wants_early_pair(self, stream: str, score: float) -> bool:
         """Whether a probe stands out of the controls so far, and its stream lacks confirming pairs."""
-        if self.calibration.controls < EARLY_CONTROLS or score <= 2.0 * self.calibration.largest:
+        stands_out = score > max(2.0 * self.calibration.largest, SCORE_FLOOR)
+        if not stands_out or self.calibration.controls < EARLY_CONTROLS:
             return False
         made = sum(1 for held in self.waiting if held.stream == stream and held.pair_score is not None)
         return made < EARLY_PAIRS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable
@@ -20,7 +21,8 @@ class LatestMedian:
         return len(self._latest)
 
     def add(self, value: float) -> None:
-        """Take one number in, and let the oldest go when the window is full."""
+        """Take one number in and let the oldest go from a full window. Infinity counts as very large."""
+        value = min(value, sys.float_info.max)
         if len(self._latest) == self._latest.maxlen:
             del self._sorted[bisect_left(self._sorted, self._latest[0])]
         self._latest.append(value)

@@ -19,6 +19,12 @@ PAIRED_ERROR = CONFIDENCE_ERROR * 0.1 / KINDS
 takes, so it has the most.
 """
 
+HANDFUL = 5
+"""A kind with fewer valid probes than this does not keep a run CALIBRATING, and the report says that
+evidence did not judge it. From the fifth probe on it does. The same holds of probes alone or under load in
+exact mode.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class DetectSettings:

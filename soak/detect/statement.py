@@ -37,8 +37,8 @@ def guarantee(settings: DetectSettings, kinds: Sequence[KindGuarantee]) -> str:
             "Tolerance mode. As long as a probe of a healthy server, whatever came before it, keeps these "
             f"bounds ({figures}), the evidence channels take at least {settings.run_length:g} probes, on "
             "average, to a false alarm. The bounds were learned from this server's own controls and all "
-            f"hold together with {1 - CONFIDENCE_ERROR:.0%} confidence, if healthy probes are no noisier "
-            "than controls of their kind."
+            f"hold together with {1 - CONFIDENCE_ERROR:.0%} confidence, if healthy probes of every "
+            "shape are no noisier than the controls of their kind, all shapes taken together."
         )
     else:
         parts.append("No guarantee of a run length is in force yet: no resume kind has enough controls.")

@@ -3,13 +3,14 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 from soak.detect.binomial import clopper_pearson_upper, log_binomial_cdf, trials_needed
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 5000), st.data(), st.floats(1e-6, 0.5))
 def test_upper_bound_is_the_beta_quantile(trials: int, data: st.DataObject, error: float) -> None:
     successes = data.draw(st.integers(0, trials - 1))
@@ -17,6 +18,7 @@ def test_upper_bound_is_the_beta_quantile(trials: int, data: st.DataObject, erro
     assert clopper_pearson_upper(successes, trials, error) == pytest.approx(wanted, rel=1e-6)
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 3000), st.data(), st.floats(1e-4, 0.9999))
 def test_cdf_agrees_with_scipy(trials: int, data: st.DataObject, share: float) -> None:
     successes = data.draw(st.integers(0, trials))
@@ -43,6 +45,7 @@ def test_trials_needed_at_one_percent(share: float, trials: int) -> None:
     assert clopper_pearson_upper(0, trials, 0.01) <= share < clopper_pearson_upper(0, trials - 1, 0.01)
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.floats(0.002, 0.5), st.floats(1e-5, 0.2), st.integers(0, 20))
 def test_trials_needed_is_the_least(share: float, error: float, successes: int) -> None:
     trials = trials_needed(share, error, successes)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soak.detect.edetector import SHARES, EDetector, advance, advance_all, log_bet, log_bets, log_total
@@ -23,6 +23,7 @@ def test_log_bet_is_the_bernoulli_likelihood_ratio() -> None:
         assert miss == pytest.approx(math.log((1 - p1) / (1 - p0)))
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.floats(0, 1))
 def test_expectation_is_at_most_one_under_the_null(values: list[float], slack: float) -> None:
     """For any law on [0, 1]: the empirical law of ``values``, and any bound from its mean upwards."""
@@ -33,6 +34,7 @@ def test_expectation_is_at_most_one_under_the_null(values: list[float], slack: f
         assert (np.exp(log_bets(x, bound)).mean(axis=0) <= 1.0 + 1e-9).all()
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20), shares_of_one)
 def test_scalar_and_array_forms_agree(values: list[float], bound: float) -> None:
     array = log_bets(np.array(values), bound)
@@ -45,6 +47,7 @@ def test_scalar_and_array_forms_agree(values: list[float], bound: float) -> None
     assert log_m == pytest.approx(log_a.tolist())
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0.01, 50.0), min_size=1, max_size=25))
 def test_recursion_is_the_sum_over_starts(e_values: list[float]) -> None:
     """Shiryaev and Roberts defined it so: the sum over k of the product of all e-values from k on."""
@@ -69,6 +72,7 @@ def test_expectation_under_the_null_is_the_number_of_probes() -> None:
     assert mean == pytest.approx(probes)
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 1)), max_size=60), st.randoms())
 def test_order_of_streams_does_not_matter(probes: list[tuple[str, float]], random: object) -> None:
     """Interleaving streams differently, each in its own order, comes to the same sum."""
@@ -82,6 +86,7 @@ def test_order_of_streams_does_not_matter(probes: list[tuple[str, float]], rando
         assert plain.log_stream(stream) == pytest.approx(sorted_by_stream.log_stream(stream))
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), min_size=1, max_size=40))
 def test_peek_tells_what_update_does(probes: list[tuple[str, bool]]) -> None:
     detector = EDetector(WEIGHTS)
@@ -95,6 +100,7 @@ def test_peek_tells_what_update_does(probes: list[tuple[str, bool]]) -> None:
         assert detector.log_stream(stream) == pytest.approx(log_total(detector.log_components(stream)))
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=30))
 def test_state_round_trip(probes: list[tuple[str, bool]]) -> None:
     detector = EDetector(WEIGHTS)

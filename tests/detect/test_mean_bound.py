@@ -9,6 +9,7 @@ from soak.detect.binomial import clopper_pearson_upper
 from soak.detect.mean_bound import upper_mean_bound
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0, 1), max_size=60), st.floats(1e-4, 0.3))
 def test_bound_is_over_the_sample_mean(values: list[float], error: float) -> None:
     bound = upper_mean_bound(np.array(values), error)
@@ -26,7 +27,7 @@ def test_zeros_cost_little_more_than_an_exact_count() -> None:
         assert exact <= upper_mean_bound(np.zeros(n), 2.5e-4) <= 1.35 * exact
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["rare ones", "uniform", "log-normal"]))
 def test_bound_holds(seed: int, law: str) -> None:
     """At an error of 1e-6 no drawn seed may break it; the true means are exact, or over-estimates."""
