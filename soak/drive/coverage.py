@@ -23,6 +23,7 @@ class _Conjunction:
     by_load: Callable[[Observation, Geometry], CoverageState]
     by_probe: Callable[[ProbeResult, Geometry], bool]
     note: str
+    probe_confirms: bool = False  # a probe that looked at a victim of it went through it as well
 
 
 def _confirmed(held: bool) -> CoverageState:
@@ -47,8 +48,11 @@ CONJUNCTIONS = (
         lambda seen, g: _confirmed(
             seen.item.shape == "long-context" and seen.answer.cached_tokens > min(g.chunk, len(seen.ids) // 2)
         ),
-        lambda probe, _: probe.shape == "long-context",
+        lambda probe, g: (
+            probe.shape == "long-context" and probe.resume_boundary > min(g.chunk, probe.victim_tokens // 2)
+        ),
         "a prompt near the context limit resumed from more than a chunk of its own past",
+        probe_confirms=True,
     ),
     _Conjunction(
         "co-batched-chunked-prefill",
@@ -65,8 +69,11 @@ CONJUNCTIONS = (
         lambda seen, _: _confirmed(_resumed_in_generated(seen)),
         lambda probe, _: probe.kind is ResumeKind.DECODE,
         "a request resumed inside tokens that an earlier one had generated",
+        probe_confirms=True,
     ),
 )
+
+CONJUNCTION_NAMES = tuple(c.name for c in CONJUNCTIONS)
 
 
 def _resumed_in_generated(seen: Observation) -> bool:
@@ -102,13 +109,13 @@ class Coverage:
                 self._reached(conjunction.name, state)
 
     def observe_probe(self, probe: ProbeResult) -> None:
-        """One probe. A valid one at a decode-written boundary also confirms that there is such a thing."""
+        """One probe; only valid ones count."""
         if not probe.valid:
             return
         for conjunction in self._watched:
             if conjunction.by_probe(probe, self._geometry):
                 self._probes[conjunction.name] += 1
-                if conjunction.name == "decode-written-resume":
+                if conjunction.probe_confirms:
                     self._reached(conjunction.name, CoverageState.CONFIRMED)
 
     def _reached(self, name: str, state: CoverageState) -> None:
@@ -131,8 +138,3 @@ class Coverage:
             )
             for c in self._watched
         ]
-
-
-def names() -> tuple[str, ...]:
-    """Every conjunction there is."""
-    return tuple(c.name for c in CONJUNCTIONS)

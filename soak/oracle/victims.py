@@ -62,7 +62,7 @@ class Victims:
             self._remove(Draw(self._seed, "victim-drop", self._dropped).below(older))
 
     def choose(self, number: int) -> Victim | None:
-        """The victim of probe ``number``: a drawn shape's; half of the draws among its newest, half any age."""
+        """The victim of probe ``number``: of a drawn shape; half of the draws among its newest, half any."""
         if not self._held:
             return None
         draw = Draw(self._seed, "victim", number)

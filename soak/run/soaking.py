@@ -16,8 +16,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from soak import __version__
-from soak.config import Config
+from soak.config import Config, ConfigError
 from soak.drive.brake import Brake, StopLimits
+from soak.drive.coverage import CONJUNCTION_NAMES
 from soak.drive.driver import DriveLimits, Driver
 from soak.drive.observation import Observation
 from soak.export.exposition import Exposition
@@ -56,9 +57,18 @@ class _Parts:
 
 
 class SoakRun:
-    """One run on one target; ``command`` is what somebody types to run the same plan again."""
+    """One run on one target; ``command`` is what somebody types to run the same plan again.
+
+    Raises ConfigError for a config that names what does not exist.
+    """
 
     def __init__(self, config: Config, out: Path, screen: Terminal, *, command: str = "") -> None:
+        for name in config.detect.require_coverage or ():
+            if name not in CONJUNCTION_NAMES:
+                raise ConfigError(
+                    f"detect.require_coverage: no such conjunction {name!r}; "
+                    f"there are {', '.join(CONJUNCTION_NAMES)}"
+                )
         self._config, self._out, self._screen, self._command = config, out, screen, command
         self._registry = CollectorRegistry()
         self._winding_down = False

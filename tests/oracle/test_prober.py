@@ -1,0 +1,280 @@
+"""One probe from victim to result, on a toy server whose cache can be spoiled in one way at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
+from soak.oracle.prober import Prober, ProbeSettings
+from soak.oracle.victims import Victim, Victims
+from soak.plan.geometry import Geometry
+from soak.plan.item import WrittenBy
+from soak.sglang.exchange import Answer, Outcome, TokenIds
+from tests.oracle.toy import ToySession, logprob
+
+SETTINGS = ProbeSettings(tail=20, amnesia_per_mille=0, control_per_mille=0, repeat_per_mille=0)
+
+
+class Asked:
+    """Detectors that ask for a repeat, or do not."""
+
+    def __init__(self, repeat: str | None = None, cold: bool = False) -> None:
+        self.repeat, self.cold = repeat, cold
+
+    def wants_cold_repeat(self) -> bool:
+        return self.cold
+
+    def wants_repeat(self, result: ProbeResult) -> str | None:
+        return self.repeat
+
+
+def ids(seed: int, n: int) -> TokenIds:
+    return np.random.default_rng(seed).integers(10, 900, n, dtype=np.int32)
+
+
+def victim(n: int = 100, generated: int = 0) -> Victim:
+    return Victim(
+        ids=ids(1, n),
+        prompt_len=n - generated,
+        shape="shared-prefix",
+        written_by=WrittenBy.DECODE if generated else WrittenBy.PREFILL,
+        index=7,
+        step=0,
+        part=0,
+        written_s=0.0,
+    )
+
+
+def prober(
+    session: ToySession, held: Victim, settings: ProbeSettings = SETTINGS, asked: Asked | None = None
+) -> Prober:
+    victims = Victims(1)
+    victims.add(held)
+    session.cached[held.namespace] = [held.ids.tobytes()]
+    return Prober(
+        session,  # type: ignore[arg-type]
+        victims,
+        asked or Asked(),
+        Geometry(context_len=1000),
+        settings,
+        seed=1,
+        nonce=2,
+    )
+
+
+async def probe(
+    session: ToySession,
+    held: Victim | None = None,
+    settings: ProbeSettings = SETTINGS,
+    asked: Asked | None = None,
+) -> ProbeResult:
+    result = await prober(session, held or victim(), settings, asked).probe(1)
+    assert result is not None
+    return result
+
+
+async def test_a_healthy_cache_agrees_to_the_last_bit_from_one_past_the_boundary() -> None:
+    result = await probe(ToySession())
+    assert result.valid
+    assert result.resume_boundary == 100
+    assert result.warm.shape == (19,)
+    assert result.divergence is not None
+    assert result.divergence.zero
+    assert result.victim_index == 7
+    assert result.tokens_spent > 0
+
+
+async def test_a_spoiled_hit_shows() -> None:
+    session = ToySession()
+    session.corrupt = lambda namespace, cached: -0.5 if namespace is None else 0.0
+    result = await probe(session)
+    assert result.divergence is not None
+    assert result.divergence.max_abs == pytest.approx(0.5)
+    assert result.divergence.onset == 1
+
+
+async def test_an_evicted_victim_is_no_pass() -> None:
+    session = ToySession()
+    held = victim()
+    asking = prober(session, held)
+    session.cached.clear()
+    result = await asking.probe(1)
+    assert result is not None
+    assert result.outcome is ProbeOutcome.EVICTED
+    assert await asking.probe(2) is None  # and it is not asked about again
+
+
+async def test_eviction_between_locate_and_warm() -> None:
+    session = ToySession()
+
+    def forget(fields: dict[str, object]) -> None:
+        if fields.get("logprob_start_len") == 100 and fields.get("extra_key") is None:
+            session.cached.clear()
+
+    session.fail = forget
+    assert (await probe(session)).outcome is ProbeOutcome.EVICTED
+
+
+async def test_a_moved_boundary_is_invalid() -> None:
+    session = ToySession()
+
+    def shorten(fields: dict[str, object]) -> None:
+        if fields.get("logprob_start_len") == 100 and fields.get("extra_key") is None:
+            session.cached[None] = [victim().ids[:60].tobytes()]
+
+    session.fail = shorten
+    result = await probe(session)
+    assert result.outcome is ProbeOutcome.BOUNDARY_MOVED
+    assert "60" in result.detail
+    assert "100" in result.detail
+
+
+async def test_a_hit_on_the_cold_side_is_invalid() -> None:
+    session = ToySession()
+    session.cold_hits = True
+    assert (await probe(session)).outcome is ProbeOutcome.COLD_HIT
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (Answer("r", Outcome.TIMED_OUT, "no end after 1 s"), ProbeOutcome.REQUEST_FAILED),
+        (Answer("r", Outcome.SERVER_ERROR, "500"), ProbeOutcome.REQUEST_FAILED),
+        (Answer("r", Outcome.INVALID_LOGPROBS, "entry 3 is null"), ProbeOutcome.NON_FINITE),
+        (Answer("r", Outcome.INVALID_LOGPROBS, "3 logprobs for 4 ids"), ProbeOutcome.BROKEN_INVARIANT),
+    ],
+)
+async def test_failed_passes_name_themselves(answer: Answer, outcome: ProbeOutcome) -> None:
+    session = ToySession()
+    session.fail = lambda fields: answer if fields.get("extra_key") else None
+    result = await probe(session)
+    assert result.outcome is outcome
+    assert "cold pass" in result.detail
+    assert answer.detail in result.detail
+
+
+async def test_a_missing_logprob_is_a_broken_invariant() -> None:
+    session = ToySession()
+    real = session.generate
+
+    async def short(prompts: object, **fields: object) -> tuple[Answer, ...]:
+        answers = await real(prompts, **fields)  # type: ignore[arg-type]
+        answers[0].input_logprobs = answers[0].input_logprobs[:-1]
+        return answers
+
+    session.generate = short  # type: ignore[method-assign]
+    assert (await probe(session)).outcome is ProbeOutcome.BROKEN_INVARIANT
+
+
+async def test_controls_share_the_boundary_and_live_apart() -> None:
+    session = ToySession()
+    session.corrupt = lambda namespace, cached: -0.25 if namespace is not None else 0.0
+    settings = ProbeSettings(tail=20, amnesia_per_mille=0, control_per_mille=1000, repeat_per_mille=0)
+    result = await probe(session, settings=settings)
+    assert result.divergence is not None
+    assert result.divergence.zero
+    assert result.control is not None
+    assert result.control.max_abs == pytest.approx(0.25)  # its own hit, in its own namespace
+    namespaces = [r["extra_key"] for r in session.requests if r["extra_key"]]
+    assert len(set(namespaces)) == 3  # probe's cold; control written and read in one; control's cold
+
+
+async def test_controls_of_decode_generate_for_themselves() -> None:
+    session = ToySession()
+    settings = ProbeSettings(tail=20, amnesia_per_mille=0, control_per_mille=1000, repeat_per_mille=0)
+    result = await probe(session, victim(100, generated=30), settings)
+    assert result.kind is ResumeKind.DECODE
+    assert result.control is not None, result.control_note
+    assert result.control.zero
+    writes = [r for r in session.requests if r.get("max_new_tokens") == 30]
+    assert len(writes) == 1
+    assert len(writes[0]["ids"]) == 70  # type: ignore[arg-type]
+
+
+async def test_a_boundary_inside_the_prompt_rests_on_prefill() -> None:
+    session = ToySession()
+    held = victim(100, generated=30)
+    asking = prober(session, held)
+    session.cached[None] = [held.ids[:70].tobytes()]
+    result = await asking.probe(1)
+    assert result is not None
+    assert result.kind is ResumeKind.PREFILL
+
+
+async def test_amnesia_scores_a_cold_continuation_with_and_without_the_far_context() -> None:
+    settings = ProbeSettings(
+        amnesia_per_mille=1000, control_per_mille=0, repeat_per_mille=0, kept_context=10, continuation=24
+    )
+    session = ToySession()
+    result = await probe(session, settings=settings)
+    assert result.amnesia is not None
+    assert result.amnesia.tokens == 23  # resumed at the victim's end: the first of 24 has no logprob
+    assert result.amnesia.ratio in (None, 0.0)
+    (blank,) = [r for r in session.requests if len(r["ids"]) == 34]  # type: ignore[arg-type]
+    assert blank["logprob_start_len"] == 9
+    (written,) = [r for r in session.requests if r.get("max_new_tokens") == 24]
+    assert written["temperature"] == 1.0
+    assert written["extra_key"] is not None  # generated cold
+
+
+async def test_a_confirming_pair_is_run_when_asked() -> None:
+    session = ToySession()
+    session.corrupt = lambda namespace, cached: -0.5 if namespace is None else 0.0
+    result = await probe(session, asked=Asked("looks bad"))
+    assert result.confirmation is not None
+    assert result.confirmation.max_abs == pytest.approx(0.5)
+    assert result.cold_repeat is not None
+    assert result.cold_repeat.zero
+
+
+async def test_cold_repeats_are_run_while_they_are_missing() -> None:
+    result = await probe(ToySession(), asked=Asked(cold=True))
+    assert result.cold_repeat is not None
+    assert result.confirmation is None
+
+
+async def test_the_served_pass_is_compared_once() -> None:
+    session = ToySession()
+    held = victim(100, generated=30)
+    held.served = np.array([logprob(held.ids[:i].tobytes(), int(held.ids[i])) for i in range(70, 100)])
+    asking = prober(session, held)
+    first, second = await asking.probe(1), await asking.probe(2)
+    assert first is not None
+    assert first.served is not None
+    assert first.served.zero
+    assert first.served.tokens == 30
+    assert second is not None
+    assert second.served is None
+
+
+async def test_a_long_victim_is_scored_from_the_boundary_only_so_far() -> None:
+    session = ToySession()
+    held = victim(600)
+    asking = prober(session, held, ProbeSettings(tail=20, max_scored=50, amnesia_per_mille=0))
+    session.cached[None] = [held.ids[:300].tobytes()]
+    result = await asking.probe(1)
+    assert result is not None
+    assert result.resume_boundary == 300
+    assert result.warm.shape == (50,)
+
+
+async def test_standalone_controls_of_both_kinds() -> None:
+    session = ToySession()
+    asking = prober(session, victim(100, generated=30))
+    made = await asking.control(1, ResumeKind.DECODE)
+    assert made is not None
+    assert made.control.divergence is not None, made.control.note
+    assert made.control.divergence.zero
+    assert await asking.control(1, ResumeKind.PREFILL) is None  # nobody wrote that way
+    made = await prober(session, victim(100)).control(2, ResumeKind.PREFILL)
+    assert made is not None
+    assert made.control.cached == 100
+
+
+async def test_numbers_repeat_a_probe_exactly() -> None:
+    one, two = ToySession(), ToySession()
+    await probe(one)
+    await probe(two)
+    asked = [[(r["extra_key"], bytes(np.asarray(r["ids"]))) for r in s.requests] for s in (one, two)]
+    assert asked[0] == asked[1]

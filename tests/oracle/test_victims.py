@@ -1,0 +1,64 @@
+import numpy as np
+
+from soak.oracle.victims import Victim, Victims
+from soak.plan.item import WrittenBy
+
+
+def victim(index: int, shape: str = "a", tokens: int = 100) -> Victim:
+    return Victim(
+        ids=np.full(tokens, index, np.int32),
+        prompt_len=tokens,
+        shape=shape,
+        written_by=WrittenBy.DECODE if shape == "d" else WrittenBy.PREFILL,
+        index=index,
+        step=0,
+        part=0,
+        written_s=float(index),
+    )
+
+
+def test_memory_is_bounded_by_tokens_and_old_ones_survive() -> None:
+    victims = Victims(1, max_tokens=10_000)
+    for index in range(5000):
+        victims.add(victim(index))
+    assert len(victims) == 100
+    ages = []
+    for number in range(100):
+        chosen = victims.choose(number)
+        assert chosen is not None
+        ages.append(5000 - chosen.index)
+    assert min(ages) <= 16
+    assert max(ages) > 100  # not only a window of the newest
+
+
+def test_every_shape_gets_its_share_however_few_it_has() -> None:
+    victims = Victims(3)
+    for index in range(300):
+        victims.add(victim(index, "many"))
+    for index in range(40):
+        victims.add(victim(index, "few"))
+    shapes = [chosen.shape for n in range(60) if (chosen := victims.choose(n)) is not None]
+    assert 15 < shapes.count("few") < 45
+
+
+def test_a_victim_is_used_up_and_a_recipe_is_not() -> None:
+    victims = Victims(1)
+    victims.add(victim(1, "d"))
+    assert victims.has(WrittenBy.DECODE)
+    assert not victims.has(WrittenBy.PREFILL)
+    for number in range(10):
+        assert victims.recipe(number, WrittenBy.DECODE) is not None
+    assert victims.recipe(1, WrittenBy.PREFILL) is None
+    assert [victims.choose(n) is None for n in range(4)] == [False, False, True, True]
+
+
+def test_forgetting_and_clearing() -> None:
+    victims = Victims(1)
+    one, two = victim(1), victim(2)
+    victims.add(one)
+    victims.add(two)
+    victims.forget(one)
+    victims.forget(one)
+    assert len(victims) == 1
+    victims.clear()
+    assert victims.choose(1) is None

@@ -1,0 +1,79 @@
+"""A session on a toy server in memory: logprobs that depend on the whole prefix, a prefix cache, knobs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from soak.sglang.exchange import Answer, Outcome, TokenIds
+
+
+def logprob(prefix: bytes, token: int) -> float:
+    word = int.from_bytes(
+        hashlib.blake2b(prefix + token.to_bytes(4, "little"), digest_size=4).digest(), "big"
+    )
+    return -0.01 - 8.0 * word / 2**32
+
+
+class ToySession:
+    """Stands where a Session stands. ``corrupt(namespace, cached)`` adds nats to a pass that resumed."""
+
+    def __init__(self) -> None:
+        self.prompts_in_flight = 0
+        self.cached: dict[str | None, list[bytes]] = {}
+        self.corrupt: Callable[[str | None, int], float] = lambda namespace, cached: 0.0
+        self.forget_before: str = ""
+        self.cold_hits = False
+        self.fail: Callable[[dict[str, object]], Answer | None] = lambda fields: None
+        self.requests: list[dict[str, object]] = []
+        self._serial = 0
+
+    def namespace(self) -> str:
+        self._serial += 1
+        return f"ns-{self._serial}"
+
+    def hit(self, ids: TokenIds, namespace: str | None, limit: int) -> int:
+        best = 0
+        places = list(self.cached) if self.cold_hits else [namespace]
+        for place in places:
+            for kept in self.cached.get(place, []):
+                held = np.frombuffer(kept, np.int32)
+                n = min(len(held), len(ids), limit)
+                differ = np.flatnonzero(held[:n] != ids[:n])
+                best = max(best, int(differ[0]) if differ.size else n)
+        return best
+
+    async def generate(self, prompts: Iterable[TokenIds], **fields: object) -> tuple[Answer, ...]:
+        (ids,) = prompts
+        self.requests.append({"ids": ids, **fields})
+        failed = self.fail(self.requests[-1])
+        if failed is not None:
+            return (failed,)
+        namespace = fields.get("extra_key")
+        assert namespace is None or isinstance(namespace, str)
+        start = fields.get("logprob_start_len")
+        limit = len(ids) - 1 if not isinstance(start, int) else min(len(ids) - 1, start)
+        cached = self.hit(ids, namespace, limit)
+        raw = ids.astype(np.int32)
+        extra = self.corrupt(namespace, cached) if cached else 0.0
+        answer = Answer("r", Outcome.OK, prompt_tokens=len(ids), cached_tokens=cached)
+        if fields.get("return_logprob"):
+            assert isinstance(start, int)
+            values = [float("nan")]
+            for i in range(start + 1, len(ids)):
+                values.append(logprob(raw[:i].tobytes(), int(ids[i])) + extra)
+            answer.input_logprobs = np.array(values)
+            answer.input_token_ids = raw[start:]
+        wanted = fields.get("max_new_tokens", 0)
+        assert isinstance(wanted, int)
+        if wanted:
+            seed = int.from_bytes(hashlib.blake2b(raw.tobytes(), digest_size=4).digest(), "big")
+            answer.output_ids = np.random.default_rng(seed + self._serial).integers(
+                10, 900, wanted, dtype=np.int32
+            )
+            answer.completion_tokens = wanted
+        written = np.concatenate([raw, answer.output_ids[:-1]]) if wanted else raw
+        self.cached.setdefault(namespace, []).append(written.tobytes())
+        return (answer,)

@@ -1,0 +1,169 @@
+"""Every mistake in the YAML is one line: the key's path, what was given, what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from soak import config
+from soak.plan.geometry import Geometry
+
+WORKLOADS = Path(__file__).parents[1] / "workloads"
+REMOTE = "http://192.0.2.7:30000"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"targt": {}}, ["targt: no such key", "target, run, load"]),
+        ({"target": {"ur": 1}}, ["target.ur: no such key", "url, api_key_env"]),
+        ({"target": {"api_key": "hunter2"}}, ["target.api_key: no such key", "api_key_file"]),
+        ({"target": {"url": "localhost:30000"}}, ["target.url", "localhost:30000", "http://127.0.0.1:30000"]),
+        ({"target": {"url": "http://me:pw@127.0.0.1:1"}}, ["target.url", "api_key_env"]),
+        ({"target": {"url": REMOTE}}, ["target.allow_load", REMOTE]),
+        ({"target": {"url": REMOTE, "allow_load": True}}, ["budget.in_flight", "tokens_per_second"]),
+        ({"run": {"duration": "tomorrow"}}, ["run.duration: given 'tomorrow'", "90s, 10m"]),
+        ({"run": {"duration": -1}}, ["run.duration: given -1", "above 0"]),
+        ({"run": {"duration": True}}, ["run.duration: given True"]),
+        ({"run": {"seed": "x"}}, ["run.seed: given 'x'", "integer"]),
+        ({"run": {"shard": 3, "shards": 2}}, ["run.shard 3", "0 to 1"]),
+        ({"load": {"rate": 0}}, ["load.rate: given 0", "greater than 0"]),
+        ({"load": {"rate": float("inf")}}, ["load.rate: given inf"]),
+        ({"load": {"shapes": {"teapot": 1}}}, ["load.shapes.teapot: no such shape", "shared-prefix"]),
+        ({"load": {"shapes": {"shared-prefix": 0}}}, ["load.shapes: at least one weight"]),
+        ({"load": {"arrivals": "steady"}}, ["load.arrivals: given 'steady'", "poisson"]),
+        ({"load": {"max_context": 100, "min_prompt": 90}}, ["load.max_context 100", "min_prompt + 32"]),
+        ({"load": 3}, ["load: given 3"]),
+        ({"detect": {"p0_max": 2}}, ["detect.p0_max: given 2", "0.5"]),
+        ({"metrics": {"port": 99999}}, ["metrics.port: given 99999", "65535"]),
+        ({"budget": {"probe_share": 0}}, ["budget.probe_share: given 0"]),
+        ({"probe": {"tail": "long"}}, ["probe.tail: given 'long'"]),
+    ],
+)
+def test_one_line_each(values: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(config.ConfigError) as caught:
+        config.build(values)
+    (line,) = str(caught.value).splitlines()
+    for word in words:
+        assert word in line
+    assert "hunter2" not in line
+    assert "pw@" not in line
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(config.ConfigError) as caught:
+        config.build({"load": {"rate": -1, "burst": 1}, "foo": 1})
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_defaults_are_enough_on_this_machine() -> None:
+    loaded = config.build({"target": {"url": "http://127.0.0.1:30000"}})
+    assert loaded.target.loopback
+    assert loaded.pool_share_per_minute == 0.5
+
+
+def test_shared_servers_are_spared_unless_told_otherwise() -> None:
+    assert config.build({"target": {"shared": True}}).pool_share_per_minute == 0.02
+    lifted = config.build({"target": {"shared": True}, "budget": {"pool_share_per_minute": None}})
+    assert lifted.pool_share_per_minute is None
+
+
+@pytest.mark.parametrize(
+    ("url", "loopback"),
+    [
+        ("http://127.0.0.1:1", True),
+        ("http://127.9.9.9:1", True),
+        ("http://localhost:1", True),
+        ("http://[::1]:1", True),
+        ("http://127.0.0.1.example.org:1", False),
+        ("http://10.0.0.1:1", False),
+        ("http://localhost.example.org", False),
+    ],
+)
+def test_only_loopback_is_free(url: str, loopback: bool) -> None:
+    budget = {"in_flight": 4, "tokens_per_second": 100}
+    loaded = config.build({"target": {"url": url, "allow_load": True}, "budget": budget})
+    assert loaded.target.loopback is loopback
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("1.5h", 5400), ("2d", 172_800), ("250ms", 0.25), (12, 12), ("1w", 604_800)],
+)
+def test_durations(text: object, seconds: float) -> None:
+    assert config.duration_s(text) == seconds
+
+
+@given(
+    st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=5)
+)
+def test_no_value_breaks_the_loader(value: object) -> None:
+    for section, key in (("run", "duration"), ("load", "shapes"), ("target", "url"), ("budget", "in_flight")):
+        try:
+            config.build({section: {key: value}})
+        except config.ConfigError as error:
+            assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("run: [", "not YAML"),
+        ("- a\n- b\n", "a mapping of sections"),
+        ("run:\n\tseed: 1\n", "line 2"),
+    ],
+)
+def test_files_that_are_not_configs(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(config.ConfigError, match=words):
+        config.load(path)
+
+
+def test_a_missing_and_a_binary_file(tmp_path: Path) -> None:
+    with pytest.raises(config.ConfigError, match=r"nowhere\.yaml: No such file"):
+        config.load(tmp_path / "nowhere.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(config.ConfigError, match="not UTF-8"):
+        config.load(tmp_path / "binary.yaml")
+
+
+def test_the_command_line_lies_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("run: {seed: 4, duration: 5m}\nload: {rate: 3}\n")
+    loaded = config.load(path, {"run": {"seed": 9}})
+    assert (loaded.run.seed, loaded.run.duration, loaded.load.rate) == (9, 300, 3)
+
+
+def test_the_key_comes_from_file_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_API_KEY", "from-env")
+    assert config.Target().api_key() == "from-env"
+    key = tmp_path / "key"
+    key.write_text("from-file\n")
+    assert config.Target(api_key_file=key).api_key() == "from-file"
+    with pytest.raises(config.ConfigError, match=r"target\.api_key_file"):
+        config.Target(api_key_file=tmp_path / "none").api_key()
+
+
+@pytest.mark.parametrize("path", sorted(WORKLOADS.glob("*.yaml")), ids=lambda p: p.stem)
+def test_what_ships_loads_and_says_what_it_is_for(path: Path) -> None:
+    config.load(path)
+    head = path.read_text().split("\n\n")[0]
+    assert yaml.safe_load(path.read_text())
+    for words in ("Reaches", "Costs", "ot "):
+        assert words in head
+
+
+def test_the_spec_follows_config_and_geometry() -> None:
+    spec = config.build({"load": {"max_context": 900, "shapes": {"long-context": 2}}}).resolve(Geometry())
+    assert spec.max_context == 900
+    assert dict(spec.weights)["long-context"] == 2
+    assert dict(spec.weights)["shared-prefix"] == 0
+    small = config.build({}).resolve(Geometry(context_len=512))
+    assert small.max_context == 511
+    assert small.digest() != spec.digest()
