@@ -6,7 +6,7 @@ One place, so that nothing is told to the metrics and kept from the verdict. No 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -19,7 +19,6 @@ from soak.detect.verdict import Alarm, Verdict
 from soak.drive.coverage import Coverage
 from soak.drive.observation import Observation
 from soak.export.metrics import RunMetrics
-from soak.export.quantiles import LogSketch, seconds_sketch
 from soak.export.tally import Tally
 from soak.oracle.probe import ProbeResult, ResumeKind
 from soak.oracle.prober import Standalone
@@ -149,13 +148,6 @@ class Record:
             delivered=delivered,
             undelivered=undelivered,
             outcomes=self.tally.outcomes,
-            ttft_p99_s=_p99(shape.ttft for shape in self.tally.requests.values()),
-            latency_p99_s=_p99(shape.latency for shape in self.tally.requests.values()),
+            ttft_p99_s=self.tally.latency_quantile("ttft", 0.99),
+            latency_p99_s=self.tally.latency_quantile("latency", 0.99),
         )
-
-
-def _p99(sketches: Iterable[LogSketch]) -> float | None:
-    whole = seconds_sketch()
-    for sketch in sketches:
-        whole.merge(sketch)
-    return whole.quantile(0.99) if whole.count else None

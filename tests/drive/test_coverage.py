@@ -1,0 +1,75 @@
+import numpy as np
+
+from soak.drive.coverage import CONJUNCTION_NAMES, Coverage
+from soak.drive.coverage_state import CoverageState
+from soak.drive.observation import Observation
+from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
+from soak.plan.geometry import Geometry
+from soak.plan.item import Item, Prompt, Segment
+from soak.plan.shapes import SHAPES
+from soak.sglang.exchange import Answer, Outcome
+
+
+def seen(shape: str, *, cached: int = 0, n: int = 1000, step: int = 0, prefilling: int = 0) -> Observation:
+    own = Prompt((Segment("own", 1, 0, 20 if step else n),))
+    item = Item(3, step, shape, 0, (own,), 8, parent=step - 1 if step else None)
+    answer = Answer("r", Outcome.OK, prompt_tokens=n, cached_tokens=cached)
+    return Observation(item, 0, np.zeros(n, np.int32), 0.0, answer, prefilling, prefilling)
+
+
+def probe(shape: str, kind: ResumeKind = ResumeKind.PREFILL, boundary: int = 0) -> ProbeResult:
+    return ProbeResult(1, shape, kind, ProbeOutcome.VALID, resume_boundary=boundary, victim_tokens=1000)
+
+
+def state(coverage: Coverage) -> dict[str, CoverageState]:
+    return {c.name: c.state for c in coverage.report()}
+
+
+def test_nothing_is_reached_by_having_been_planned() -> None:
+    coverage = Coverage(Geometry(), SHAPES)
+    for shape in SHAPES:
+        coverage.observe_load(seen(shape))
+    assert set(state(coverage)) == set(CONJUNCTION_NAMES)
+    assert set(state(coverage).values()) == {CoverageState.NOT_REACHED}
+
+
+def test_the_servers_word_confirms_and_company_only_presumes() -> None:
+    coverage = Coverage(Geometry(chunk=256), SHAPES)
+    coverage.observe_load(seen("shared-prefix", cached=1))
+    coverage.observe_load(seen("long-context", cached=257))
+    coverage.observe_load(seen("chunked-burst", prefilling=1))
+    coverage.observe_load(seen("decode-seeded", cached=979, step=1))
+    assert state(coverage) == {
+        "prefix-hit": CoverageState.CONFIRMED,
+        "far-context-resume": CoverageState.CONFIRMED,
+        "co-batched-chunked-prefill": CoverageState.PRESUMED,
+        "decode-written-resume": CoverageState.CONFIRMED,
+    }
+
+
+def test_a_follow_up_that_resumed_in_the_prompt_reached_nothing() -> None:
+    coverage = Coverage(Geometry(), SHAPES)
+    coverage.observe_load(seen("decode-seeded", cached=600, step=1))
+    assert state(coverage)["decode-written-resume"] is CoverageState.NOT_REACHED
+
+
+def test_only_conjunctions_of_the_chosen_shapes_are_watched() -> None:
+    coverage = Coverage(Geometry(), ["long-context"])
+    assert [c.name for c in coverage.report()] == ["far-context-resume"]
+
+
+def test_valid_probes_are_counted_and_confirm_what_they_went_through() -> None:
+    now = [50.0]
+    coverage = Coverage(Geometry(chunk=256), SHAPES, lambda: now[0])
+    now[0] = 57.0
+    coverage.observe_probe(probe("decode-seeded", ResumeKind.DECODE, 900))
+    coverage.observe_probe(probe("long-context", boundary=800))
+    coverage.observe_probe(probe("chunked-burst", boundary=800))
+    coverage.observe_probe(ProbeResult(2, "shared-prefix", ResumeKind.PREFILL, ProbeOutcome.EVICTED))
+    told = {c.name: c for c in coverage.report()}
+    assert told["decode-written-resume"].state is CoverageState.CONFIRMED
+    assert told["decode-written-resume"].last_s == 7.0
+    assert told["far-context-resume"].state is CoverageState.CONFIRMED
+    assert told["co-batched-chunked-prefill"].probes == 1
+    assert told["co-batched-chunked-prefill"].state is CoverageState.NOT_REACHED
+    assert told["prefix-hit"].probes == 0

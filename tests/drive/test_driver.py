@@ -1,0 +1,186 @@
+"""The driver against a session in memory: on time, capped, counted, and gone when told."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from soak.drive.brake import Brake, StopLimits
+from soak.drive.driver import Allowance, DriveLimits, Driver
+from soak.drive.observation import Observation
+from soak.plan.plan import Plan
+from soak.plan.spec import ResolvedSpec
+from soak.sglang.exchange import Answer, Outcome, TokenIds
+
+
+class Session:
+    """Answers after ``seconds``; remembers what was asked and how many were in flight at once."""
+
+    def __init__(self, seconds: float = 0.0, outcome: Outcome = Outcome.OK) -> None:
+        self.seconds, self.outcome = seconds, outcome
+        self.asked: list[tuple[tuple[TokenIds, ...], dict[str, object]]] = []
+        self.now = self.most = 0
+        self.cancelled = 0
+
+    async def generate(self, prompts: Iterable[TokenIds], **fields: object) -> tuple[Answer, ...]:
+        wanted = tuple(prompts)
+        self.asked.append((wanted, fields))
+        self.now += len(wanted)
+        self.most = max(self.most, self.now)
+        sent = time.monotonic()
+        try:
+            await asyncio.sleep(self.seconds)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.now -= len(wanted)
+        tokens = fields["max_new_tokens"]
+        assert isinstance(tokens, int)
+        return tuple(
+            Answer(
+                "r",
+                self.outcome,
+                sent_s=sent,
+                finished_s=time.monotonic(),
+                prompt_tokens=len(ids),
+                output_ids=np.arange(tokens, dtype=np.int32),
+            )
+            for ids in wanted
+        )
+
+
+def driver(
+    session: Session, spec: ResolvedSpec, limits: DriveLimits | None = None, brake: Brake | None = None
+) -> tuple[Driver, list[Observation]]:
+    seen: list[Observation] = []
+    made = Driver(
+        Plan(1, spec),
+        session,  # type: ignore[arg-type]
+        brake or Brake(StopLimits()),
+        limits or DriveLimits(),
+        seen.append,
+    )
+    return made, seen
+
+
+FAST = ResolvedSpec(arrivals="constant", rate="100", weights=(("shared-prefix", 1),))
+
+
+async def test_every_planned_item_is_sent_at_its_time() -> None:
+    tested, seen = driver(Session(), FAST)
+    await tested.run(0.5)
+    await tested.drain(1)
+    assert [s.item.index for s in seen] == list(range(50))
+    assert tested.asked == tested.delivered == 50
+    assert all(s.lag_s < 0.25 for s in seen)
+    intended = [s.intended_s for s in seen]
+    gaps = [b - a for a, b in itertools.pairwise(intended)]
+    assert gaps == pytest.approx([0.01] * 49, abs=1e-6)
+
+
+async def test_shards_together_send_the_whole_plan() -> None:
+    indices: list[int] = []
+    for shard in range(3):
+        tested, seen = driver(Session(), FAST)
+        await tested.run(0.3, shard, 3)
+        await tested.drain(1)
+        indices += [s.item.index for s in seen]
+    assert sorted(indices) == list(range(30))
+
+
+async def test_it_is_open_loop_slow_answers_do_not_delay_the_next() -> None:
+    session = Session(seconds=0.3)
+    tested, _ = driver(session, FAST)
+    await tested.run(0.3)
+    assert session.most > 20
+    await tested.drain(1)
+
+
+async def test_the_cap_holds_and_what_it_kept_back_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("soak.drive.driver._PATIENCE_S", 0.05)
+    session = Session(seconds=0.4)
+    tested, _ = driver(session, FAST, DriveLimits(in_flight=4))
+    await tested.run(0.3)
+    await tested.drain(1)
+    assert session.most <= 4
+    assert tested.asked == 30
+    assert tested.delivered + tested.undelivered["in-flight-cap"] == 30
+    assert tested.delivered < 12
+
+
+async def test_a_closed_brake_skips_and_counts() -> None:
+    brake = Brake(StopLimits(ttft_s=1))
+    brake.first_token_after(100)
+    tested, seen = driver(Session(), FAST, brake=brake)
+    await tested.run(0.1)
+    await tested.drain(1)
+    assert not seen
+    assert tested.undelivered == {"server-ttft": 10}
+
+
+async def test_bursts_go_out_together_or_in_one_request() -> None:
+    spec = ResolvedSpec(arrivals="constant", rate="50", weights=(("chunked-burst", 1),))
+    session = Session(seconds=0.05)
+    tested, seen = driver(session, spec)
+    await tested.run(0.4)
+    await tested.drain(2)
+    whole = [prompts for prompts, _ in session.asked if len(prompts) > 1]
+    assert whole
+    for index, group in itertools.groupby(seen, lambda s: s.item.index):
+        parts = list(group)
+        assert sorted(s.part for s in parts) == list(range(len(parts[0].item.prompts))), index
+        assert all(s.prefilling_companions >= 1 for s in parts[1:])
+
+
+async def test_a_follow_up_continues_what_its_parent_returned() -> None:
+    spec = ResolvedSpec(arrivals="constant", rate="20", weights=(("decode-seeded", 1),))
+    tested, seen = driver(Session(), spec)
+    await tested.run(0.9)
+    await tested.drain(2)
+    pairs = {s.item.index: s for s in seen if s.item.step == 0}
+    follow_ups = [s for s in seen if s.item.step == 1]
+    assert follow_ups
+    for second in follow_ups:
+        first = pairs[second.item.index]
+        before = np.concatenate([first.ids, first.answer.output_ids])
+        assert np.array_equal(second.ids[: len(before)], before)
+        assert second.intended_s >= first.answer.finished_s
+
+
+async def test_nothing_follows_a_parent_that_failed() -> None:
+    spec = ResolvedSpec(arrivals="constant", rate="20", weights=(("decode-seeded", 1),))
+    tested, seen = driver(Session(outcome=Outcome.SERVER_ERROR), spec)
+    await tested.run(0.5)
+    await tested.drain(1)
+    assert {s.item.step for s in seen} == {0}
+    assert tested.asked == tested.delivered == 10
+
+
+async def test_draining_ends_in_time_and_cancels_the_rest() -> None:
+    session = Session(seconds=60)
+    tested, _ = driver(session, FAST)
+    await tested.run(0.1)
+    start = time.monotonic()
+    assert await tested.drain(0.2) == 10
+    assert time.monotonic() - start < 2
+    assert session.cancelled == 10
+    assert tested.in_flight == 0
+
+
+def test_the_token_budget_is_a_bucket_of_ten_seconds() -> None:
+    now = [0.0]
+    bucket = Allowance(100, lambda: now[0])
+    assert bucket.take(1000)
+    assert not bucket.take(1)
+    now[0] = 5.0
+    assert bucket.take(500)
+    assert not bucket.take(1)
+    now[0] = 15.0
+    assert bucket.take(10**6)  # more than the bucket holds passes when it is full
+    assert Allowance(None).take(10**9)
