@@ -1,0 +1,1 @@
+"""Known faults as data, and which of their fixes a server carries."""

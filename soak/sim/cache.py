@@ -1,0 +1,274 @@
+"""What requests do with the cache: take a prefix, get slots, leave a prefix behind, give everything back.
+
+Holds the pools, the tree and the host tier together and is the only owner of slots: every slot is either
+free, held by one request, or in the tree. Follows SGLang's unified radix cache (``cache_unfinished_req``,
+``cache_finished_req``, the Mamba component) in what is inserted when. It never runs the model.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from soak.sim import weights as w
+from soak.sim.config import SimConfig
+from soak.sim.host import HostTier
+from soak.sim.model import Model
+from soak.sim.numerics import I64
+from soak.sim.pools import FreeList, OutOfSlots, RequestTable, StatePool, TokenPool
+from soak.sim.radix import Freed, Match, Node, RadixTree, there
+from soak.sim.request import Request
+
+
+class Cache:
+    """Pools, tree and host tier of one server."""
+
+    def __init__(self, config: SimConfig) -> None:
+        self.config = config
+        self.tokens = TokenPool(
+            Model.attention_layers(config), config.max_total_tokens, config.page_size, w.HEADS * w.HEAD_DIM
+        )
+        self.table = RequestTable(config.max_running_requests, config.context_len)
+        self.states = StatePool(
+            config.max_mamba_slots if config.hybrid else 0, w.HIDDEN, w.INNER, w.SSM_WIDTH
+        )
+        self.tree = RadixTree(config.page_size, config.hybrid)
+        self.host = (
+            HostTier(config.host_tokens, self.tokens, self.states, self.tree) if config.host_tokens else None
+        )
+        self.evicted_tokens = 0
+
+    # -- slots -----------------------------------------------------------------------------------------------
+
+    def _absorb(self, freed: Freed) -> None:
+        for slots in freed.slots:
+            self.tokens.give(slots)
+        self.evicted_tokens += freed.tokens
+        self.states.free.give(freed.states)
+        if self.host is not None:
+            self.host.give(freed)
+
+    def take_tokens(self, tokens: int) -> I64:
+        """Slots in whole pages for at least ``tokens`` tokens, evicting if needed. Raises OutOfSlots."""
+        page = self.config.page_size
+        pages = -(-tokens // page)
+        missing = pages * page - self.tokens.free_tokens
+        if missing > 0:
+            self._absorb(self.tree.evict(missing, 0))
+        return self.tokens.take_pages(pages)
+
+    def take_state(self) -> int:
+        """One state slot, evicting a stored state if needed. Raises OutOfSlots."""
+        if not len(self.states.free):
+            self._absorb(self.tree.evict(0, 1))
+        (slot,) = self.states.free.take(1)
+        return slot
+
+    def available_tokens(self) -> int:
+        """Free tokens and evictable ones."""
+        return self.tokens.free_tokens + self.tree.counts()[1]
+
+    def extend_row(self, request: Request, end: int) -> None:
+        """Give the request's row slots for positions up to ``end``. Raises OutOfSlots, changing nothing."""
+        if end <= request.allocated:
+            return
+        slots = self.take_tokens(end - request.allocated)
+        self.table.slots[request.row, request.allocated : request.allocated + len(slots)] = slots
+        request.allocated += len(slots)
+
+    # -- admission -------------------------------------------------------------------------------------------
+
+    def match(self, request: Request) -> Match:
+        """What the tree has of the request's tokens within its limit."""
+        if self.config.disable_radix_cache:
+            return Match((), 0, 0, 0)
+        return self.tree.match(request.namespace, request.ids, request.match_limit)
+
+    def admit(self, request: Request, match: Match) -> None:
+        """Give the request a row, its cached prefix (locked) and its state slots.
+
+        Raises OutOfSlots, undone.
+        """
+        held = self.tree.lock(match.node)
+        taken: list[int] = []
+        try:
+            for _ in range(self.config.slots_per_request if self.config.hybrid else 0):
+                taken.append(self.take_state())
+            self._load_back(match)
+            (row,) = self.table.rows.take(1)
+        except OutOfSlots:
+            self.states.free.give(taken)
+            if self.host is not None:
+                self.host.finish()  # what was loaded is in the tree, and may be evicted before a pass waits
+            self.tree.unlock(match.node, held)
+            raise
+        request.row = row
+        request.node, request.node_state_held = match.node, held
+        self._bind(row, match)
+        request.kv_len = request.allocated = request.protected = match.length
+        request.resumed = match.length > 0
+        if self.config.hybrid:
+            request.state_slot, *request.ping_pong = taken
+            request.next_track = request.last_track = 0
+            request.last_track_len = None
+            request.has_state = False
+            request.branching_len = self._branching(match)
+            if match.node is not None and "state-not-restored" not in self.config.faults:
+                self._restore_state(request, match.node)
+
+    def _bind(self, row: int, match: Match) -> None:
+        """Write the cached prefix's slots into the row."""
+        if not match.path:
+            return
+        slots = self._path_slots(match.node)
+        row_slots = self.table.slots[row]
+        if "middle-truncated" in self.config.faults:
+            ends = len(slots) // 8
+            row_slots[: len(slots)] = 0
+            row_slots[:ends] = slots[:ends]
+            row_slots[len(slots) - ends : len(slots)] = slots[len(slots) - ends :]
+            return
+        row_slots[: len(slots)] = slots
+
+    def _restore_state(self, request: Request, node: Node) -> None:
+        """Copy the node's state into the request's working slot (copy on write)."""
+        self.states.copy(there(node.state), request.state_slot)
+        request.has_state = True
+
+    def _branching(self, match: Match) -> int | None:
+        """Where another request's tokens part from these beyond the last state.
+
+        Worth a checkpoint of its own.
+        """
+        grid = self.config.checkpoint_grid
+        at = match.kv_len // grid * grid
+        return at if at > match.length else None
+
+    def _load_back(self, match: Match) -> None:
+        """Bring the host-only end of a (locked) match to the device. Raises OutOfSlots."""
+        if self.host is None:
+            return
+        for node in match.path:
+            if node.slots is None:
+                node.slots = self.take_tokens(len(node.ids))
+                self.host.start_load(there(node.host_slots), node.slots)
+        end = match.node
+        if end is not None and self.config.hybrid and end.state is None:
+            end.state = self.take_state()
+            self.host.load_state(there(end.host_state), end.state)
+            end.state_access = end.access
+
+    # -- leaving prefixes behind -----------------------------------------------------------------------------
+
+    def cache_unfinished(self, request: Request, computed: int) -> None:
+        """After a prefill (chunk) up to token ``computed``.
+
+        Put it into the tree, rebind the row to the tree's slots.
+        """
+        if self.config.disable_radix_cache:
+            return
+        length, state = self._unfinished_state(request, computed)
+        length = self.tree.aligned(min(length, computed))
+        if length <= 0:
+            self._give_state(state)
+            return
+        ids, slots = request.ids[:length], self.table.slots[request.row, :length]
+        done = self.tree.insert(request.namespace, ids, slots, state, request.protected)
+        self._free_duplicates(done.duplicates)
+        if not done.state_taken:
+            self._give_state(state)
+        request.last_track_len = None
+        if length < request.protected:  # a shallower branch point: the row already stands on a deeper prefix
+            return
+        self.table.slots[request.row, :length] = self._path_slots(done.node)
+        held = self.tree.lock(done.node)
+        self.tree.unlock(request.node, request.node_state_held)
+        request.node, request.node_state_held = done.node, held
+        request.protected = length
+        if self.host is not None:
+            self.host.write_through(done.node)
+
+    def _unfinished_state(self, request: Request, computed: int) -> tuple[int, int | None]:
+        """(length the state belongs to, a state slot for the tree).
+
+        The request keeps working slots of its own.
+        """
+        if not self.config.hybrid:
+            return computed, None
+        if not self.config.extra_buffer:
+            slot = self.take_state()
+            self.states.copy(request.state_slot, slot)
+            return computed, slot
+        if request.last_track_len is None:
+            return 0, None
+        slot = request.ping_pong[request.last_track]
+        request.ping_pong[request.last_track] = self.take_state()
+        return request.last_track_len, slot
+
+    def cache_finished(self, request: Request, insert: bool = True) -> None:
+        """Put a finished request's tokens into the tree, or not, and give back all it held."""
+        length, state = request.protected, None
+        if insert and not self.config.disable_radix_cache:
+            computed = request.seq_len - 1 if request.output else request.kv_len
+            length, state = self._finished_state(request, computed)
+            length = self.tree.aligned(min(length, computed))
+            if length > 0:
+                ids, slots = request.ids[:length], self.table.slots[request.row, :length]
+                done = self.tree.insert(request.namespace, ids, slots, state, request.protected)
+                self._free_duplicates(done.duplicates)
+                if not done.state_taken:
+                    state = None
+                if self.host is not None:
+                    self.host.write_through(done.node)
+            else:
+                state = None
+        self.release(request, keep_from=max(length, request.protected), keep_state=state)
+
+    def _finished_state(self, request: Request, computed: int) -> tuple[int, int | None]:
+        if not self.config.hybrid:
+            return computed, None
+        if not self.config.extra_buffer:
+            return computed, request.state_slot
+        if request.last_track_len is None:
+            return 0, None
+        return request.last_track_len, request.ping_pong[request.last_track]
+
+    def release(self, request: Request, keep_from: int, keep_state: int | None = None) -> None:
+        """Free the row's slots past ``keep_from``, the state slots (but ``keep_state``), the row and the
+        locks.
+        """
+        self.tokens.give(self.table.slots[request.row, self.tree.aligned(keep_from) : request.allocated])
+        if self.config.hybrid:
+            slots = [request.state_slot, *request.ping_pong]
+            self.states.free.give(s for s in slots if s != keep_state)
+        self.tree.unlock(request.node, request.node_state_held)
+        self.table.rows.give([request.row])
+        request.node, request.node_state_held = None, False
+        request.row = request.kv_len = request.allocated = request.protected = 0
+        request.state_slot, request.ping_pong, request.has_state = 0, [], False
+        request.last_track_len = request.branching_len = None
+
+    def _path_slots(self, node: Node | None) -> I64:
+        parts: list[I64] = []
+        while node is not None and node.parent is not None:
+            parts.append(there(node.slots))
+            node = node.parent
+        return np.concatenate(parts[::-1])
+
+    def _free_duplicates(self, duplicates: list[tuple[int, I64]]) -> None:
+        for _, slots in duplicates:
+            self.tokens.give(slots)
+
+    def _give_state(self, slot: int | None) -> None:
+        if slot is not None:
+            self.states.free.give([slot])
+
+    # -- whole cache -----------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Drop the whole cache. Only with no request holding anything. Bytes stay where they are."""
+        self.tree = RadixTree(self.config.page_size, self.config.hybrid)
+        self.tokens.pages = FreeList(self.tokens.pages.size)
+        self.states.free = FreeList(self.states.free.size)
+        if self.host is not None:
+            self.host.clear()
+            self.host = HostTier(self.config.host_tokens, self.tokens, self.states, self.tree)
