@@ -1,0 +1,71 @@
+"""How fast: probes until an alarm, and microseconds per probe. docs/detection.md quotes the tables."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from soak.detect.detector import Detector
+from soak.detect.settings import DetectSettings
+from tests.detect.many_runs import Array, Indices, coins, run_lengths
+from tests.detect.synthetic import calibrate, probe
+
+Probes = tuple[Array, Array, Indices]
+
+
+def probes_to_alarm(share: float, p0: float, run_length: float, runs: int, healthy: float = 0.0) -> Array:
+    """One stream; corrupt probes exceed tau but are of no great size, healthy ones exceed it by chance."""
+
+    def draw(step: int, evidence: Array, rng: np.random.Generator) -> Probes:
+        chance = share + (1 - share) * healthy
+        exceeds = coins(rng, len(evidence), chance)
+        return exceeds, np.zeros(exceeds.size), np.zeros(exceeds.size, dtype=np.intp)
+
+    return run_lengths(draw, p0, 0.02, run_length, runs=runs, streams=1, steps=20_000, seed=40)
+
+
+def test_one_probe_in_ten_is_found_within_two_hundred() -> None:
+    assert np.median(probes_to_alarm(0.1, 0.01, 1e6, 100)) <= 200
+
+
+def test_every_probe_corrupt_is_found_within_a_handful() -> None:
+    assert probes_to_alarm(1.0, 0.01, 1e6, 10).max() <= 5
+    assert probes_to_alarm(1.0, 0.2, 1e6, 10).max() <= 12
+
+
+@pytest.mark.slow
+def test_table_of_probes_to_an_alarm() -> None:
+    shares = (0.01, 0.03, 0.1, 0.5, 1.0)
+    print(
+        "\np0, A: mean (90th percentile) probes to the alarm at a corrupt share of "
+        + ", ".join(map(str, shares))
+    )
+    for p0 in (1e-3, 1e-2, 5e-2, 0.2):
+        cells = []
+        for share in shares:
+            lengths = probes_to_alarm(share, p0, 1e6, 200)
+            most = np.quantile(lengths, 0.9)
+            cells.append("-" if most >= 20_000 else f"{lengths.mean():.0f} ({most:.0f})")
+        print(f"{p0:g}, 1e6: " + " | ".join(cells))
+
+
+@pytest.mark.slow
+def test_microseconds_per_probe() -> None:
+    detector = Detector(DetectSettings(p0_max=0.01))
+    rng = np.random.default_rng(41)
+    calibrate(detector, rng.lognormal(-9.0, 0.5, 4000).tolist())
+    results = [
+        probe(n, float(score), shape=f"shape-{n % 8}", boundary=2 ** (6 + n % 6))
+        for n, score in enumerate(rng.lognormal(-9.0, 0.5, 20_000))
+    ]
+    best = float("inf")
+    for _ in range(3):
+        started = time.process_time()
+        for result in results:
+            detector.wants_repeat(result)
+            detector.observe(result)
+        best = min(best, (time.process_time() - started) / len(results) * 1e6)
+    print(f"\n{best:.1f} microseconds of CPU per probe (wants_repeat and observe), 48 streams")
+    assert best < 1000.0
