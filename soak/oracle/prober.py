@@ -114,8 +114,11 @@ class Prober:
         result.tokens_spent = passes.tokens_prefilled + passes.tokens_decoded
         return result
 
-    async def control(self, number: int, kind: ResumeKind) -> Standalone | None:
-        """A control without a probe, made from a victim's recipe; None when no victim was written so."""
+    async def control(self, number: int, kind: ResumeKind) -> Standalone | ProbeResult | None:
+        """A control without a probe, made from a victim's recipe; None when no victim was written so.
+
+        A hard alarm met on the way comes back as the result of a probe.
+        """
         wanted = WrittenBy.DECODE if kind is ResumeKind.DECODE else WrittenBy.PREFILL
         victim = self._victims.recipe(number, wanted)
         if victim is None:
@@ -123,7 +126,23 @@ class Prober:
         passes = Passes(self._session, self._settings.timeout_s)
         under_load = self._session.prompts_in_flight > 0
         rest = self._tail(number, "control-tail")
-        control = await standalone_control(passes, kind, victim, rest)
+        started = time.monotonic()
+        try:
+            control = await standalone_control(passes, kind, victim, rest)
+        except PassFailedError as failed:
+            return ProbeResult(
+                number=number,
+                shape=victim.shape,
+                kind=kind,
+                outcome=failed.outcome,
+                detail=failed.detail,
+                victim_index=victim.index,
+                victim_tokens=len(victim.ids),
+                started_s=started,
+                seconds=time.monotonic() - started,
+                under_load=under_load,
+                tokens_spent=passes.tokens_prefilled + passes.tokens_decoded,
+            )
         return Standalone(
             kind, victim.shape, control, under_load, passes.tokens_prefilled + passes.tokens_decoded
         )

@@ -26,7 +26,8 @@ from soak.export.snapshot import take_snapshot
 from soak.export.summary import LoadCount, RunFacts, build_summary, write_atomically
 from soak.export.terminal import Terminal
 from soak.oracle.budget import ProbeBudget
-from soak.oracle.prober import Prober, ProbeSettings
+from soak.oracle.probe import ProbeResult
+from soak.oracle.prober import Prober, ProbeSettings, Standalone
 from soak.plan.plan import Plan
 from soak.plan.spec import PLAN_VERSION
 from soak.run.exit_code import exit_code
@@ -251,14 +252,14 @@ class SoakRun:
     async def _probe_or_control(self, parts: _Parts, number: int) -> None:
         """While a kind is not calibrated, every second number goes into a control of it."""
         lacking = parts.record.lacking_controls() if number % 2 else None
-        if lacking is not None:
-            made = await parts.prober.control(number, lacking)
-            if made is not None:
-                parts.budget.spend(made.tokens_spent)
-                parts.record.observe_control(made)
-            return
-        result = await parts.prober.probe(number)
-        if result is not None:
+        if lacking is None:
+            result: ProbeResult | Standalone | None = await parts.prober.probe(number)
+        else:
+            result = await parts.prober.control(number, lacking)
+        if isinstance(result, Standalone):
+            parts.budget.spend(result.tokens_spent)
+            parts.record.observe_control(result)
+        elif result is not None:
             if result.valid:
                 parts.watch.alive()
             parts.budget.record(result)

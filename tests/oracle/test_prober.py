@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
-from soak.oracle.prober import Prober, ProbeSettings
+from soak.oracle.prober import Prober, ProbeSettings, Standalone
 from soak.oracle.victims import Victim, Victims
 from soak.plan.geometry import Geometry
 from soak.plan.item import WrittenBy
@@ -263,13 +263,24 @@ async def test_standalone_controls_of_both_kinds() -> None:
     session = ToySession()
     asking = prober(session, victim(100, generated=30))
     made = await asking.control(1, ResumeKind.DECODE)
-    assert made is not None
+    assert isinstance(made, Standalone)
     assert made.control.divergence is not None, made.control.note
     assert made.control.divergence.zero
     assert await asking.control(1, ResumeKind.PREFILL) is None  # nobody wrote that way
     made = await prober(session, victim(100)).control(2, ResumeKind.PREFILL)
-    assert made is not None
+    assert isinstance(made, Standalone)
     assert made.control.cached == 100
+
+
+async def test_a_hard_alarm_in_a_control_is_an_alarm() -> None:
+    session = ToySession()
+    asking = prober(session, victim())
+    session.fail = lambda fields: (
+        Answer("r", Outcome.INVALID_LOGPROBS, "entry 3 is null") if fields.get("logprob_start_len") else None
+    )
+    made = await asking.control(1, ResumeKind.PREFILL)
+    assert isinstance(made, ProbeResult)
+    assert made.outcome is ProbeOutcome.NON_FINITE
 
 
 async def test_numbers_repeat_a_probe_exactly() -> None:

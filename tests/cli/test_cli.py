@@ -1,0 +1,129 @@
+"""The command line as a person meets it: help, mistakes, exit codes, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from soak.cli import main
+from soak.cli.demo import shipped, simulator
+
+ROOT = Path(__file__).parents[2]
+
+
+def soak(*words: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(main, words)
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], *([[name, "--help"] for name in ("run", "plan", "demo", "sim")])]
+)
+def test_every_command_explains_itself(words: list[str]) -> None:
+    code, out, _ = soak(*words)
+    assert code == 0
+    assert "Usage:" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["run", "nowhere.yaml"], 2, "nowhere.yaml: No such file"),
+        (["run", "--target", "http://192.0.2.1:1"], 2, "target.allow_load"),
+        (["run", "--duration", "soon"], 2, "run.duration: given 'soon'"),
+        (["run", "--shard", "2"], 2, "--shard 2: a pair such as 0/4"),
+        (["run", "--shard", "4/4"], 2, "run.shard 4"),
+        (["run", "--target", "http://127.0.0.1:1", "--out", "OUT"], 4, "cannot be reached"),
+        (["plan", "--shard", "x/y"], 2, "--shard x/y"),
+        (["sim", "--fault", "teapot", "--port", "0"], 2, "teapot"),
+        (["brew"], 2, "No such command"),
+    ],
+)
+def test_mistakes_are_said_in_words(words: list[str], code: int, told: str, tmp_path: Path) -> None:
+    got, out, err = soak(*[str(tmp_path) if w == "OUT" else w for w in words])
+    assert got == code, err
+    assert told in err
+    assert "Traceback" not in out + err
+
+
+def test_an_out_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, _, err = soak("run", "--target", "http://127.0.0.1:1", "--out", str(tmp_path / "file" / "out"))
+    assert code == 2
+    assert "file" in err
+
+
+def test_plan_prints_the_same_bytes_for_a_seed() -> None:
+    one = soak("plan", "--count", "5", "--seed", "9")
+    assert one == soak("plan", "--count", "5", "--seed", "9")
+    rows = [json.loads(line) for line in one[1].splitlines()]
+    assert {r["index"] for r in rows} == set(range(5))
+    assert soak("plan", "--count", "5", "--seed", "10") != one
+    with_ids = json.loads(soak("plan", "--count", "1", "--ids")[1].splitlines()[0])
+    assert [len(i) for i in with_ids["ids"]] == with_ids["lengths"]
+
+
+def test_plan_counts_shards_apart() -> None:
+    whole = soak("plan", "--count", "6")[1].splitlines()
+    parts = [soak("plan", "--count", "3", "--shard", f"{i}/2")[1].splitlines() for i in (0, 1)]
+    assert sorted(parts[0] + parts[1]) == sorted(whole)
+
+
+def test_cost_is_told_in_words() -> None:
+    code, out, _ = soak("plan", str(shipped("smoke")), "--cost")
+    assert code == 0
+    assert "minutes until calibrated" in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_with_a_summary(number: signal.Signals, tmp_path: Path) -> None:
+    with simulator(None) as url:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "soak", "run", str(shipped("demo")), "--target", url, "--out", tmp_path],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "run.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1)
+        child.send_signal(number)
+        out, err = child.communicate(timeout=20)
+    assert child.returncode == 130, err.decode()
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["interrupted"] is True
+    assert summary["exit_code"] == 130
+    assert b"Traceback" not in out + err
+
+
+def test_json_goes_to_stdout_alone(tmp_path: Path) -> None:
+    with simulator(None) as url:
+        words = ["--target", url, "--duration", "2s", "--json", "--out", str(tmp_path)]
+        done = subprocess.run(
+            [sys.executable, "-m", "soak", "run", str(shipped("demo")), *words],
+            cwd=ROOT,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+    assert json.loads(done.stdout)["exit_code"] == done.returncode
+
+
+def test_a_taken_metrics_port_is_said(tmp_path: Path) -> None:
+    with simulator(None) as url:
+        config = tmp_path / "c.yaml"
+        port = url.rsplit(":", 1)[1]
+        config.write_text(f"target: {{url: '{url}'}}\nmetrics: {{port: {port}}}\nrun: {{duration: 2s}}\n")
+        code, _, err = soak("run", str(config), "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert "metrics.port" in err
