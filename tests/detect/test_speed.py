@@ -10,7 +10,7 @@ import pytest
 from soak.detect.detector import Detector
 from soak.detect.settings import DetectSettings
 from tests.detect.many_runs import Array, Indices, coins, run_lengths
-from tests.detect.synthetic import calibrate, probe
+from tests.detect.synthetic import ask_and_observe, calibrate, probe
 
 Probes = tuple[Array, Array, Indices]
 
@@ -69,3 +69,26 @@ def test_microseconds_per_probe() -> None:
         best = min(best, (time.process_time() - started) / len(results) * 1e6)
     print(f"\n{best:.1f} microseconds of CPU per probe (wants_repeat and observe), 48 streams")
     assert best < 1000.0
+
+
+@pytest.mark.slow
+def test_picture_of_evidence() -> None:
+    """Forty healthy probes, then one in ten corrupt: the picture in docs/detection.md."""
+    detector = Detector(DetectSettings(p0_max=0.01))
+    rng = np.random.default_rng(43)
+    calibrate(detector, rng.lognormal(-9.0, 0.5, 4000).tolist())
+    print(f"\nbar: ln A = {detector.report().log_bar:.1f}")
+    found = 0
+    for number in range(1, 401):
+        bad = number > 40 and rng.random() < 0.1
+        score = 5e-3 if bad else float(rng.lognormal(-9.0, 0.5))
+        alarms = ask_and_observe(detector, probe(number, score), score)
+        evidence = detector.report().log_sum
+        assert evidence is not None
+        if bad or number % 20 == 0 or alarms:
+            mark = " corrupt probe" * bad + ", ALARM" * bool(alarms)
+            print(f"{number:4d} {evidence:5.1f} {'#' * round(3 * max(0.0, evidence)):<42}{mark}")
+        if alarms:
+            found = number
+            break
+    assert found
