@@ -16,6 +16,7 @@ from .server import Server, start
 API_KEY = "real-tier-key-6b1f0c"
 """Looked for in everything that is written: it must appear nowhere."""
 
+LLAMA_ARGS = ("--max-total-tokens", "32768")
 HYBRID = "falconh1"
 HYBRID_ARGS = ("--max-total-tokens", "32768", "--max-mamba-cache-size", "512")
 """By default 64 recurrent states fit, and a cold pass over 800 tokens writes four: victims would be gone."""
@@ -32,8 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def llama() -> Iterator[Server]:
-    """Attention only, radix cache, 8192-token pool, needs API_KEY."""
-    server = start("llama", api_key=API_KEY)
+    """Attention only, radix cache, 32768-token pool, needs API_KEY."""
+    server = start("llama", extra_args=LLAMA_ARGS, api_key=API_KEY)
     yield server
     server.stop()
 
@@ -49,7 +50,7 @@ def hybrid() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def llama_with_wiped_kv() -> Iterator[Server]:
     """``llama`` that zeroes part of the KV hit by every second request of the shared namespace; API_KEY."""
-    server = start("llama", api_key=API_KEY, faults=("zero_kv_on_hit",))
+    server = start("llama", extra_args=LLAMA_ARGS, api_key=API_KEY, faults=("zero_kv_on_hit",))
     yield server
     server.stop()
 
