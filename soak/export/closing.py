@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from soak.export.picture import picture
+
 VERDICT_SENTENCES = {
     "CLEAN": "what the prefix cache serves is what a cold recompute gives, as far as this run could see",
     "CORRUPT": "the prefix cache serves something else than a cold recompute gives",
@@ -35,11 +37,24 @@ def closing_words(summary: Mapping[str, Any]) -> str:
         _findings(summary),
         _probes(summary),
         _divergence(summary),
+        _worst(summary),
         _coverage(summary),
         _load(summary),
         _replay(summary),
     ]
     return "\n\n".join("\n".join(printable(line) for line in part) for part in parts if part)
+
+
+def _worst(summary: Mapping[str, Any]) -> list[str]:
+    """A picture of the probe that was furthest off, where something was found."""
+    worst = summary.get("worst_probe")
+    if not worst or summary["verdict"] not in ("SUSPECT", "CORRUPT"):
+        return []
+    title = (
+        f"Furthest off: probe {worst['probe']} ({worst['shape']}), {worst['victim_tokens']} tokens cached "
+        f"{seconds(worst['victim_age_s'])} before, resumed at {worst['resume_boundary']}; |warm - cold|:"
+    )
+    return [title, *picture(worst["d"])]
 
 
 def printable(text: str) -> str:

@@ -105,6 +105,7 @@ def build_summary(
         "detector": _detector(report),
         "probes": _probes(tally),
         "divergence": {shape: probes.divergence_dict() for shape, probes in tally.probes.items()},
+        "worst_probe": tally.worst or None,
         "amnesia": {shape: probes.amnesia_dict() for shape, probes in tally.probes.items()},
         "coverage": [asdict(entry) | {"state": entry.state.value} for entry in coverage],
         "load": {

@@ -165,6 +165,7 @@ class Tally:
         self.schedule_lag = seconds_sketch()
         self.loop_lag = seconds_sketch()
         self.probe_seconds = seconds_sketch()
+        self.worst: dict[str, Any] = {}
         self.recent_k3: deque[float] = deque(maxlen=RECENT)
         self.recent_max_abs: deque[float] = deque(maxlen=RECENT)
         self.recent_control_k3: deque[float] = deque(maxlen=RECENT)
@@ -184,10 +185,26 @@ class Tally:
         self.probes[result.shape].add(result)
         self.probe_seconds.add(max(0.0, result.seconds))
         if result.valid and result.divergence is not None:
+            self._keep_worst(result, result.divergence)
             self.recent_k3.append(result.divergence.k3)
             self.recent_max_abs.append(result.divergence.max_abs)
             if result.control is not None:
                 self.recent_control_k3.append(result.control.k3)
+
+    def _keep_worst(self, result: ProbeResult, seen: Divergence) -> None:
+        """Of the one probe that was furthest off, keep what a picture needs: a few hundred numbers."""
+        if not seen.zero and seen.score > self.worst.get("score", 0.0):
+            self.worst = {
+                "probe": result.number,
+                "shape": result.shape,
+                "kind": result.kind.value,
+                "resume_boundary": result.resume_boundary,
+                "victim_tokens": result.victim_tokens,
+                "victim_age_s": result.victim_age_s,
+                "score": seen.score,
+                "max_abs": seen.max_abs,
+                "d": (result.warm - result.cold).tolist(),
+            }
 
     def observe_control(self, shape: str, control: Divergence) -> None:
         """Count one control that was made without a probe."""

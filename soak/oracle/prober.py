@@ -155,6 +155,8 @@ class Prober:
         draw = Draw(self._seed, "probe", result.number)
         question = await self._locate(result, victim, passes, draw)
         wants_control = draw.chance(self._settings.control_per_mille) and result.kind in CONTROLLED
+        if result.kind not in CONTROLLED:
+            result.control_note = f"a resume of kind {result.kind.value} cannot be brought about at will"
         wants_repeat = draw.chance(self._settings.repeat_per_mille)
         steps = ["warm", "cold", "control"] if wants_control else ["warm", "cold"]
         while steps:

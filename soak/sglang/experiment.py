@@ -165,7 +165,7 @@ class Experiment:
                 "SGLang of 0.5.15 or newer, without a gateway that drops return_logprob."
             )
         if answer.outcome is Outcome.INVALID_LOGPROBS:
-            return answer  # a null or two: where it resumed is known all the same, and finding nulls is the soak's
+            return answer  # a null or two do not hide where it resumed, and finding them is the soak's job
         raise TargetUnusable(
             f"{url} gave no usable answer to a prompt of {len(prompt)} tokens with logprobs: "
             f"{answer.outcome.value}, {answer.detail}. Look at the server's log."
