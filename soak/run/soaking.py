@@ -250,8 +250,8 @@ class SoakRun:
                 self._probing.discard(task)
 
     async def _probe_or_control(self, parts: _Parts, number: int) -> None:
-        """While a kind is not calibrated, every second number goes into a control of it."""
-        lacking = parts.record.lacking_controls() if number % 2 else None
+        """While a kind is not calibrated, two numbers of three go into controls of it."""
+        lacking = parts.record.lacking_controls() if number % 3 else None
         if lacking is None:
             result: ProbeResult | Standalone | None = await parts.prober.probe(number)
         else:
