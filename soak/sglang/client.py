@@ -21,9 +21,9 @@ from yarl import URL
 from soak.sglang.exchange import Answer, GenerateRequest, Outcome
 from soak.sglang.network import (
     CONNECTION_ERRORS,
+    Connector,
     TooLarge,
     lost_on_reuse,
-    note_reuse,
     outcome_of,
     read_body,
     words_for,
@@ -96,14 +96,11 @@ class SGLangClient:
                 await session.close()
 
     def _session(self, connections: int) -> aiohttp.ClientSession:
-        reuse = aiohttp.TraceConfig()
-        reuse.on_connection_reuseconn.append(note_reuse)
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEEPALIVE_S),
+            connector=Connector(limit=connections, keepalive_timeout=_KEEPALIVE_S),
             headers={"Content-Type": "application/json", **self._secret.header()},
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=self._timeout,
-            trace_configs=[reuse],
         )
 
     def _url(self, path: str) -> URL:
@@ -138,25 +135,22 @@ class SGLangClient:
         self, session: aiohttp.ClientSession, body: bytes, exchange: _Exchange
     ) -> tuple[Answer, ...]:
         for attempt in (1, 2):
-            reused: dict[str, bool] = {}
             try:
-                return await self._send(session, body, exchange, reused)
+                return await self._send(session, body, exchange)
             except TooLarge as error:
                 return exchange.failed(Outcome.MALFORMED, str(error))
             except CONNECTION_ERRORS as error:
-                if attempt == 1 and exchange.status is None and lost_on_reuse(error, reused):
+                if attempt == 1 and exchange.status is None and lost_on_reuse(error):
                     continue
                 return exchange.failed(outcome_of(error), words_for(error))
         raise AssertionError("unreachable: the second attempt returns")
 
     async def _send(
-        self, session: aiohttp.ClientSession, body: bytes, exchange: _Exchange, reused: dict[str, bool]
+        self, session: aiohttp.ClientSession, body: bytes, exchange: _Exchange
     ) -> tuple[Answer, ...]:
         request = exchange.request
         data = io.BytesIO(body) if len(body) > _STREAM_BODY_FROM else body
-        async with session.post(
-            self._generate_url, data=data, allow_redirects=False, trace_request_ctx=reused
-        ) as response:
+        async with session.post(self._generate_url, data=data, allow_redirects=False) as response:
             exchange.status = response.status
             if request.stream and response.status == 200 and response.content_type != "application/json":
                 return await self._stream(response, exchange)
@@ -268,12 +262,11 @@ class SGLangClient:
             raise RuntimeError("the client is not open: use it as `async with SGLangClient(url) as client`")
         data = None if body is None else orjson.dumps(body)
         for attempt in (1, 2):
-            reused: dict[str, bool] = {}
             try:
                 async with (
                     asyncio.timeout(timeout_s),
                     self._control.request(
-                        method, self._url(path), data=data, allow_redirects=False, trace_request_ctx=reused
+                        method, self._url(path), data=data, allow_redirects=False
                     ) as response,
                 ):
                     return response.status, await read_body(response, self._max_body), ""
@@ -282,7 +275,7 @@ class SGLangClient:
             except CONNECTION_ERRORS as error:  # TimeoutError is among them: it is an OSError
                 if type(error) is TimeoutError:
                     return None, b"", f"no answer from {path.partition('?')[0]} after {timeout_s:g} s"
-                if attempt == 1 and lost_on_reuse(error, reused):
+                if attempt == 1 and lost_on_reuse(error):
                     continue
                 return None, b"", self._secret.redact(words_for(error))
         raise AssertionError("unreachable: the second attempt returns")

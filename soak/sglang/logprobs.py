@@ -11,10 +11,11 @@ Never guesses: a list that is not what the protocol says raises Fault, and a nul
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 
 from soak.sglang.exchange import Candidates, Logprobs, Outcome, TokenIds
@@ -32,6 +33,8 @@ _SUFFIX = b'_logprobs":'
 _LONGEST_NAME = max(map(len, _DEPTH)) + 1
 _WORTH_CUTTING = 2048  # bytes; below, one parse of the whole is quicker
 _PIECE = 128 * 1024  # bytes parsed in one call: about 3 ms, as JSON parsers hold the GIL for a whole call
+_LONGEST_GAP = 96  # bytes between a list and the next quote: closing brackets and white space
+_VALUES = b"0123456789+-.eEnul \t\r\n"  # what numbers and null are written with: the rest is structure
 _NO_BRACKETS = bytes.maketrans(b"[]", b"  ")
 # A mark no server can know, so that no server can name another prompt's list.
 _MARK = f"cut-{secrets.token_hex(8)}-"
@@ -96,10 +99,12 @@ def _end_of_list(body: bytes, hit: int, start: int) -> int:
     head = body[start : start + 64].replace(b" ", b"")
     if not head.startswith((b"[[", b"[null,[[")):  # an empty list, or something else
         return start
-    end = body.find(b"]" * depth, start)
-    if end < 0 or body.find(b'"', start, end) >= 0:  # texts beside the logprobs, or the end is another list's
-        return start
-    return end + depth
+    # There is no quote in it (texts are not asked for), so it ends just before the next one.
+    after = body.find(b'"', start)
+    after = len(body) if after < 0 else after
+    last = b"null" + b"]" * depth
+    end = body.rfind(last, max(start, after - _LONGEST_GAP), after)
+    return start if end < 0 else end + len(last)
 
 
 def restore(value: object, lists: Sequence[bytes]) -> object:
@@ -175,54 +180,60 @@ def _columns(entries: list[object], name: str) -> tuple[TokenIds, Logprobs]:
     return read_ids(ids, name), _numbers(logprobs, name)
 
 
-def read_ids(values: Sequence[object], name: str) -> TokenIds:
+def read_ids(values: Iterable[object], name: str) -> TokenIds:
     """Token ids as int32 [n]. Raises Fault when one is not an integer in [0, 2^31)."""
-    if not set(map(type, values)) <= {int}:
-        i = next(i for i, v in enumerate(values) if type(v) is not int)
-        raise malformed(f"{name}: token id {i} is {_kind(values[i])}, not an integer")
     try:
-        ids = np.array(values, np.int64)
-    except OverflowError:
-        raise malformed(f"{name}: a token id is too large for any vocabulary") from None
-    if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= 1 << 31):
-        raise malformed(f"{name}: a token id is outside [0, 2^31)")
-    return ids.astype(np.int32)
+        ids = np.frombuffer(array("i", cast("Iterable[int]", values)), np.int32)
+    except (TypeError, OverflowError):
+        raise malformed(f"{name}: {_first_odd(values, int)}") from None
+    if ids.size and int(ids.min()) < 0:
+        raise malformed(f"{name}: a token id is negative")
+    return ids
 
 
 def _numbers(values: list[object], name: str) -> Logprobs:
-    kinds = set(map(type, values))
-    if not kinds <= {float, int, type(None)}:
-        i = next(i for i, v in enumerate(values) if type(v) not in (float, int, type(None)))
-        raise malformed(f"{name}: logprob {i} is {_kind(values[i])}, not a number")
-    if type(None) in kinds:
-        values = [np.nan if v is None else v for v in values]
+    """Float64 [n], NaN for null. Raises Fault when one is something else."""
     try:
-        return np.array(values, np.float64)
-    except OverflowError:
-        raise malformed(f"{name}: a logprob is too large for a number") from None
+        return np.frombuffer(array("d", cast("list[float]", values)), np.float64)
+    except (TypeError, OverflowError):
+        pass  # a null (the first input entry always is one), or something worse: look at each
+    if set(map(type, values)) <= {float, int, type(None)}:
+        return np.array([np.nan if v is None else v for v in values], np.float64)
+    raise malformed(f"{name}: {_first_odd(values, float)}")
+
+
+def _first_odd(values: Iterable[object], wanted: type) -> str:
+    """Which of the values is not what is wanted, in words."""
+    for i, value in enumerate(values):
+        if wanted is int and not (isinstance(value, int) and value < 1 << 31):
+            return f"token id {i} is {_kind(value)}, not an integer below 2^31"
+        if wanted is float and not isinstance(value, int | float | None):
+            return f"logprob {i} is {_kind(value)}, not a number"
+    return "a number is out of range"
 
 
 def _flat(raw: bytes, k: int | None = None) -> tuple[TokenIds, Logprobs] | None:
     """Columns of a cut list of entries (or of rows of k entries); None if anything is not as expected."""
-    all_ids: list[npt.NDArray[np.int32]] = []
-    all_logprobs: list[npt.NDArray[np.float64]] = []
+    all_ids: list[TokenIds] = []
+    all_logprobs: list[Logprobs] = []
     for piece in _pieces(raw):
         try:
             flat = orjson.loads(b"[" + piece.translate(_NO_BRACKETS) + b"]")
         except orjson.JSONDecodeError:
             return None
-        texts = flat[2::3]
+        texts, logprobs = flat[2::3], flat[0::3]
         if len(flat) % 3 or texts.count(None) != len(texts):
             return None
+        if not all_ids and logprobs and logprobs[0] is None:
+            logprobs[0] = np.nan
         try:
             all_ids.append(read_ids(flat[1::3], ""))
-            all_logprobs.append(_numbers(flat[0::3], ""))
+            all_logprobs.append(_numbers(logprobs, ""))
         except Fault:  # the plain reading names the place
             return None
     ids = np.concatenate(all_ids)
-    rows, ragged = divmod(ids.size, k or 1)
-    brackets = 1 + ids.size + (rows if k else 0)
-    if ragged or raw.count(b"[") != brackets or raw.count(b"]") != brackets:
+    row = b"[" + b",".join([b"[,,]"] * k) + b"]" if k else b"[,,]"
+    if raw.translate(None, _VALUES) != b"[" + b",".join([row] * (ids.size // (k or 1))) + b"]":
         return None
     return ids, np.concatenate(all_logprobs)
 

