@@ -17,7 +17,7 @@ from soak.sglang.fingerprint import Fingerprint, fingerprint_of
 from soak.sglang.grid import state_grid
 from soak.sglang.server_metrics import parse_metrics
 
-__all__ = ["Target", "TargetUnusable", "examine"]
+__all__ = ["Target", "TargetUnusable", "examine", "fingerprint_now"]
 
 _AFFORDABLE = 40_000
 _RESERVED_LOW = 1000  # of a full-size vocabulary: specials of most tokenizers lie below this, or at the top
@@ -83,6 +83,14 @@ async def examine(client: SGLangClient, *, affordable_tokens: int = _AFFORDABLE)
         queued=queued,
         notes=tuple(notes),
     )
+
+
+async def fingerprint_now(client: SGLangClient) -> Fingerprint:
+    """The fingerprint alone, at no cost to the server: is it still the one that was examined?
+
+    Raises TargetUnusable while it is down, loading, or something else.
+    """
+    return fingerprint_of(await _server_info(client), await _first(client, "/model_info", "/get_model_info"))
 
 
 async def _server_info(client: SGLangClient) -> Mapping[str, object]:

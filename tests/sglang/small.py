@@ -140,10 +140,14 @@ class Small:
 
 
 @asynccontextmanager
-async def small(server: Small, *, seen: Seen | None = None, **routes: Any) -> AsyncIterator[str]:
+async def small(
+    server: Small, *, seen: Seen | None = None, port: int = 0, **routes: Any
+) -> AsyncIterator[str]:
     """The server, listening. ``routes``: answers of GET paths in place of its own (None: 404)."""
     answers = {**server.routes(), **{"/" + name.replace("__", "/"): value for name, value in routes.items()}}
     answers = {path: value for path, value in answers.items() if value is not None}
-    listening: AbstractAsyncContextManager[str] = serving(server.generate, seen=seen, routes=answers)
+    listening: AbstractAsyncContextManager[str] = serving(
+        server.generate, seen=seen, routes=answers, port=port
+    )
     async with listening as url:
         yield url

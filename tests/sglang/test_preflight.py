@@ -9,7 +9,9 @@ from aiohttp import web
 
 from soak.plan.geometry import Geometry
 from soak.sglang.client import SGLangClient
-from soak.sglang.preflight import Target, TargetUnusable, examine
+from soak.sglang.preflight import Target, TargetUnusable, examine, fingerprint_now
+from soak.sim.config import SimConfig
+from soak.sim.server import running
 from tests.sglang.misbehaving import BEHAVIOURS, Seen, raw, replies, sends, serving
 from tests.sglang.small import Small, small
 
@@ -151,6 +153,20 @@ class TestLearns:
         assert len(set(rids)) == len(rids)
         assert len({len(rid) for rid in rids}) == 1
 
+    async def test_a_server_that_was_started_again(self) -> None:
+        seen = Seen()
+        async with small(Small(), seen=seen) as url, SGLangClient(url) as client:
+            first = (await examine(client)).fingerprint
+            asked = len(seen.requests)
+            assert await fingerprint_now(client) == first
+            assert len(seen.requests) == asked
+        async with SGLangClient(url) as client:
+            with pytest.raises(TargetUnusable, match="cannot be reached"):
+                await fingerprint_now(client)
+            async with small(Small(info={"version": "0.5.23"}), port=int(url.rpartition(":")[2])):
+                again = await fingerprint_now(client)
+        assert first.differences(again) == ["version: 0.5.18 -> 0.5.23"]
+
     async def test_no_key_of_the_server_is_kept(self) -> None:
         got = await looked_at(Small(), api_key=KEY)
         assert "sk-not-for-anyone" not in repr(got)
@@ -291,3 +307,43 @@ class TestRefuses:
         got = await looked_at(Small(info=info), v1__models={"data": [None]}, model_info=[1])
         assert got.geometry.chunk == 4096
         assert got.geometry.page == 1
+
+
+class TestSimulator:
+    """The same against the embedded simulator, which resumes by a real scheduler and radix cache."""
+
+    @pytest.mark.parametrize(
+        ("model", "strategy", "grid", "track"),
+        [
+            ("attention", "no_buffer", None, None),
+            ("hybrid", "no_buffer", 256, None),
+            ("hybrid", "extra_buffer", 64, 128),
+        ],
+    )
+    async def test_it_is_known_for_what_it_is(
+        self, model: Any, strategy: Any, grid: int | None, track: int | None
+    ) -> None:
+        async with (
+            running(SimConfig(model=model, radix_strategy=strategy)) as url,
+            SGLangClient(url) as client,
+        ):
+            got = await examine(client)
+        assert got.simulator
+        assert got.geometry.hybrid is (model == "hybrid")
+        assert (got.geometry.state_grid, got.geometry.track_interval) == (grid, track)
+        assert (got.geometry.vocab_size, got.geometry.context_len, got.geometry.chunk) == (1000, 4096, 256)
+        assert (got.running, got.queued) == (0, 0)
+        assert got.notes == ()
+
+    async def test_exact_arithmetic_is_said(self) -> None:
+        async with running(SimConfig(numerics="exact")) as url, SGLangClient(url) as client:
+            assert (await examine(client)).deterministic
+
+    async def test_key_and_cache(self) -> None:
+        async with running(SimConfig(api_key=KEY)) as url:
+            assert "needs an API key" in await refused(url)
+            assert KEY not in await refused(url, "sk-another")
+            async with SGLangClient(url, api_key=KEY) as client:
+                assert KEY not in repr(await examine(client))
+        async with running(SimConfig(disable_radix_cache=True)) as url:
+            assert "--disable-radix-cache" in await refused(url)
