@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from soak.detect.run_length import run_length_for, run_length_words
 from soak.plan.geometry import Geometry
 from soak.plan.shapes import SHAPES
 from soak.plan.spec import DEFAULT_WEIGHTS, ResolvedSpec
@@ -167,13 +168,26 @@ class Stop(_Strict):
 
 
 class Detect(_Strict):
-    """The detectors' settings."""
+    """The detectors' settings. The run length is stated, or follows from false_alarms_per_year."""
 
     p0_max: Annotated[float, Field(ge=1e-4, le=0.5)] = 0.2
     run_length: Annotated[float, Field(ge=100, le=1e12)] = 1e6
+    false_alarms_per_year: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    fleet_size: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     max_abs_d: Annotated[float, Field(gt=0)] | None = None
     min_valid_probes: Annotated[int, Field(ge=1)] = 20
     require_coverage: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _one_run_length(self) -> Detect:
+        if self.false_alarms_per_year is None:
+            if "fleet_size" in self.model_fields_set:
+                raise ValueError("fleet_size: it matters only together with false_alarms_per_year")
+        elif "run_length" in self.model_fields_set:
+            raise ValueError(
+                "false_alarms_per_year: run_length is set too, and either follows from the other: keep one"
+            )
+        return self
 
 
 class Thresholds(_Strict):
@@ -221,6 +235,30 @@ class Config(_Strict):
                 "set budget.in_flight and budget.tokens_per_second"
             )
         return self
+
+    @model_validator(mode="after")
+    def _run_length_is_one(self) -> Config:
+        try:
+            _ = self.run_length
+        except ValueError as error:
+            raise ValueError(f"detect.{error}") from None
+        return self
+
+    @property
+    def run_length(self) -> float:
+        """A, in probes: as stated, or such that the fleet keeps to its false alarms at the highest rate."""
+        per_year = self.detect.false_alarms_per_year
+        if per_year is None:
+            return self.detect.run_length
+        return run_length_for(per_year, self.detect.fleet_size, self.probe.rate)
+
+    @property
+    def run_length_words(self) -> str:
+        """Where A comes from, empty if it was stated."""
+        per_year = self.detect.false_alarms_per_year
+        if per_year is None:
+            return ""
+        return run_length_words(per_year, self.detect.fleet_size, self.probe.rate)
 
     @property
     def pool_share_per_minute(self) -> float | None:

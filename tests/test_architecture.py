@@ -18,7 +18,7 @@ PACKAGE = ROOT / "soak"
 MAY_IMPORT: dict[str, set[str]] = {
     "plan": set(),
     "runners": set(),
-    "config": {"plan"},
+    "config": {"plan", "detect"},
     "sglang": {"plan", "runners"},
     "oracle": {"plan", "sglang"},
     "detect": {"oracle"},
@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 # Some folders may see only the plain data of another, never its machinery.
 ONLY_DATA = {
+    ("config", "detect"): {"run_length"},
     ("detect", "oracle"): {"amnesia", "divergence", "probe"},
     ("drive", "oracle"): {"amnesia", "divergence", "probe"},
     ("export", "oracle"): {"amnesia", "divergence", "probe"},

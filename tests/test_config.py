@@ -40,6 +40,9 @@ REMOTE = "http://192.0.2.7:30000"
         ({"load": {"max_context": 100, "min_prompt": 90}}, ["load.max_context 100", "min_prompt + 32"]),
         ({"load": 3}, ["load: given 3"]),
         ({"detect": {"p0_max": 2}}, ["detect.p0_max: given 2", "0.5"]),
+        ({"detect": {"false_alarms_per_year": 1, "run_length": 1e6}}, ["detect.false_alarms", "keep one"]),
+        ({"detect": {"fleet_size": 3}}, ["detect.fleet_size", "together with false_alarms_per_year"]),
+        ({"detect": {"false_alarms_per_year": 1e8}}, ["detect.false_alarms_per_year 1e+08", "fewer"]),
         ({"metrics": {"port": 99999}}, ["metrics.port: given 99999", "65535"]),
         ({"budget": {"probe_share": 0}}, ["budget.probe_share: given 0"]),
         ({"probe": {"tail": "long"}}, ["probe.tail: given 'long'"]),
@@ -71,6 +74,15 @@ def test_shared_servers_are_spared_unless_told_otherwise() -> None:
     assert config.build({"target": {"shared": True}}).pool_share_per_minute == 0.02
     lifted = config.build({"target": {"shared": True}, "budget": {"pool_share_per_minute": None}})
     assert lifted.pool_share_per_minute is None
+
+
+def test_the_run_length_is_stated_or_follows_from_false_alarms() -> None:
+    assert config.build({}).run_length == 1e6
+    assert config.build({"detect": {"run_length": 5e4}}).run_length == 5e4
+    assert config.build({}).run_length_words == ""
+    asked = {"detect": {"false_alarms_per_year": 2, "fleet_size": 10}, "probe": {"rate": 3}}
+    assert config.build(asked).run_length == 2 * 10 * 3 * 31_557_600 / 2
+    assert "fleet of 10" in config.build(asked).run_length_words
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class DetectSettings:
     1). run_length: A, the least average number of probes to a false alarm of the evidence channels, > 1.
     max_abs_d: declared bound on max |d| in nats, None where nobody declared one. deterministic: the server
     says that it runs deterministic inference. exact_tokens: scored tokens that must agree to the last bit
-    before exact mode.
+    before exact mode. run_length_words: where the run length comes from, a sentence for the statement.
 
     Raises ValueError for a value that makes no sense.
     """
@@ -44,6 +44,7 @@ class DetectSettings:
     max_abs_d: float | None = None
     deterministic: bool = False
     exact_tokens: int = 4096
+    run_length_words: str = ""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.p0_max < 1.0:

@@ -40,6 +40,8 @@ def guarantee(settings: DetectSettings, kinds: Sequence[KindGuarantee]) -> str:
             f"hold together with {1 - CONFIDENCE_ERROR:.0%} confidence, if healthy probes of every "
             "shape are no noisier than the controls of their kind, all shapes taken together."
         )
+        if settings.run_length_words:
+            parts.append(settings.run_length_words)
     else:
         parts.append("No guarantee of a run length is in force yet: no resume kind has enough controls.")
     if exact:

@@ -53,7 +53,8 @@ class Record:
         self.detector = Detector(
             DetectSettings(
                 p0_max=config.detect.p0_max,
-                run_length=config.detect.run_length,
+                run_length=config.run_length,
+                run_length_words=config.run_length_words,
                 max_abs_d=config.detect.max_abs_d,
                 deterministic=deterministic,
             )

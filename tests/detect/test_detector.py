@@ -34,6 +34,13 @@ def test_nothing_seen_is_calibrating() -> None:
     assert report.log_sum is None
 
 
+def test_the_statement_says_where_the_run_length_comes_from() -> None:
+    words = "At most one false alarm a year."
+    assert words not in Detector(DetectSettings(p0_max=0.2, run_length_words=words)).report().statement
+    told = calibrated(DetectSettings(p0_max=0.2, run_length_words=words)).report().statement
+    assert words in told
+
+
 def test_a_healthy_server_is_clean_and_says_what_that_rests_on() -> None:
     detector = Detector(SMOKE)
     assert detector.wants_control(PREFILL)
