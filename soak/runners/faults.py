@@ -84,6 +84,213 @@ FAULTS: tuple[KnownFault, ...] = (
         settings=MappingProxyType({"radix_strategy": "extra_buffer"}),
     ),
     KnownFault(
+        name="multi-prefill-offset",
+        title="SSM checkpoint of a co-batched prefill that starts off the chunk grid is of an earlier token",
+        report="SGLang #31833, #37836",
+        cause=(
+            "The scan lays the requests of a batch end to end and keeps intermediate states per 64-token "
+            "chunk of the whole. The checkpoint's chunk is counted from the one its request begins in, "
+            "which is right only for a request that begins on the chunk grid: others store a state of up to "
+            "63 tokens earlier."
+        ),
+        conditions=(
+            EXTRA_BUFFER,
+            CO_BATCHED,
+            Condition("off_grid_start", "the request does not begin on the state chunk grid of the batch"),
+            LATER_HIT,
+        ),
+        affected="0.5.15 to 0.5.19",
+        fixed="0.5.20",
+        settings=MappingProxyType({"radix_strategy": "extra_buffer"}),
+    ),
+    KnownFault(
+        name="track-overlap",
+        title="overlap: a checkpoint is attributed to a token that was never committed",
+        report="SGLang #29792",
+        cause=(
+            "The result of a decode batch reads the request's shared committed length, which the next, "
+            "already launched batch has moved on by one. A request that ends one token before a track "
+            "boundary donates the state of the boundary under the shorter prefix."
+        ),
+        conditions=(
+            EXTRA_BUFFER,
+            Condition("overlap", "scheduling overlaps the forward pass"),
+            Condition(
+                "ends_before_boundary", "a request ends one token before a multiple of mamba_track_interval"
+            ),
+            LATER_HIT,
+        ),
+        affected="0.5.17 and before",
+        fixed="0.5.18",
+        settings=MappingProxyType({"radix_strategy": "extra_buffer", "overlap": True}),
+    ),
+    KnownFault(
+        name="mixed-chunk-drop",
+        title="mixed chunk: merging the decode batch drops the tracking of the prefill rows",
+        report="SGLang #39342, #39526",
+        cause=(
+            "Merging the running batch into a prefill batch sets the three track fields to None for all "
+            "rows, while the requests' own bookkeeping already says that a checkpoint was left. The slot "
+            "that is donated was never written."
+        ),
+        conditions=(
+            EXTRA_BUFFER,
+            Condition("mixed_chunk", "prefill and decode rows share a batch (--enable-mixed-chunk)"),
+            Condition("others_decoding", "the prefill lands while other requests decode"),
+            LATER_HIT,
+        ),
+        affected="0.5.15 to 0.5.23",
+        fixed="",
+        settings=MappingProxyType({"radix_strategy": "extra_buffer", "mixed_chunk": True}),
+    ),
+    KnownFault(
+        name="spec-untracked",
+        title="speculative decoding: prefill graphs were captured without the track buffers",
+        report="SGLang #34043",
+        cause=(
+            "With speculative decoding on, state tracking counts as disabled when the prefill graph is "
+            "captured, so a replay writes no checkpoint; the scheduler, which knows nothing of that, "
+            "donates the slot all the same."
+        ),
+        conditions=(
+            EXTRA_BUFFER,
+            PREFILL_GRAPH,
+            Condition("speculative", "speculative decoding is on"),
+            LATER_HIT,
+        ),
+        affected="0.5.17 and before",
+        fixed="0.5.18",
+        settings=MappingProxyType({"radix_strategy": "extra_buffer", "spec_draft_tokens": 3}),
+    ),
+    KnownFault(
+        name="branch-state-mismatch",
+        title="sliding-window branch point shortens the key of a later state",
+        report="SGLang #38815",
+        cause=(
+            "Every cache component names the length it wants cached and the shortest wins. The sliding "
+            "window names the point where a prompt parts from an earlier one, so the state of a longer "
+            "prefix is stored under the shorter key."
+        ),
+        conditions=(
+            EXTRA_BUFFER,
+            Condition("sliding_window", "the model has sliding-window layers"),
+            Condition("off_grid_branch", "a prompt parts from an earlier one off the checkpoint grid"),
+            LATER_HIT,
+        ),
+        affected="0.5.15 to 0.5.19",
+        fixed="0.5.20",
+        settings=MappingProxyType({"radix_strategy": "extra_buffer"}),
+    ),
+    KnownFault(
+        name="abort-slot-reuse",
+        title="slots are reused while a transfer still writes to them, after an abort",
+        report="SGLang #35049",
+        cause=(
+            "An abort lets go of the slots that a transfer was filling, and the transfer itself holds "
+            "nothing. The slots go to another request, and what is still under way lands in its keys and "
+            "values."
+        ),
+        conditions=(
+            Condition("host_tier", "prefixes come back from host memory"),
+            Condition("abort_while_loading", "a request is aborted while its prefix is being transferred"),
+            Condition("slot_reuse", "another request needs the slots before the transfer ends"),
+        ),
+        affected="0.5.15 to 0.5.20",
+        fixed="0.5.23",
+        settings=MappingProxyType({"host_tokens": 65536, "host_bandwidth": 16}),
+    ),
+    KnownFault(
+        name="retract-lost-state",
+        title="retraction takes KV along to host memory but not the recurrent state",
+        report="SGLang #35957",
+        cause=(
+            "The backup mode of a retraction resolves to the attention pools only. When the request comes "
+            "back it decodes on from whatever its new state slot held."
+        ),
+        conditions=(
+            HYBRID,
+            Condition("retraction", "memory pressure retracts a running request"),
+            Condition("retraction_backup", "retraction backs the request up instead of recomputing it"),
+        ),
+        affected="0.5.18 and before",
+        fixed="",
+        settings=MappingProxyType({"retraction_backup": True}),
+    ),
+    KnownFault(
+        name="tenant-key-collision",
+        title="extra_key and adapter name are joined into one namespace",
+        report="SGLang #24638",
+        cause=(
+            "The namespace of a prefix is the extra key and the adapter's name written one after the other, "
+            "so a base request whose extra key is an adapter's name finds the adapter's keys and values."
+        ),
+        conditions=(
+            Condition("lora", "a LoRA adapter is in use"),
+            Condition("colliding_key", "another tenant's extra_key joins to the same string"),
+            LATER_HIT,
+        ),
+        affected="0.5.15 to 0.5.23",
+        fixed="",
+        settings=MappingProxyType({"lora_adapters": ("adapter-a",)}),
+    ),
+    KnownFault(
+        name="host-tier-race",
+        title="one layer is read before its load-back from the host has arrived",
+        report="SGLang #22811",
+        cause=(
+            "The host tier loads a prefix back layer by layer while the forward pass runs. One layer's "
+            "reader does not wait for its layer, and finds what the slots held before if the link is slower "
+            "than the pass."
+        ),
+        conditions=(
+            Condition("host_tier", "prefixes come back from host memory"),
+            Condition("host_hit", "the prefix was evicted from the device and is loaded back"),
+            Condition("slow_link", "the load is larger than the link carries before the layer is read"),
+        ),
+        affected="",
+        fixed="",
+        settings=MappingProxyType({"host_tokens": 65536, "host_bandwidth": 64}),
+    ),
+    KnownFault(
+        name="short-tail-chunk",
+        title="a prefill shorter than the convolution window writes into the shared checkpoint",
+        report="vLLM #56196",
+        cause=(
+            "A chunk of fewer tokens than the convolution window reaches back is shifted into the window "
+            "where that was read: the checkpoint in the tree, not the request's own slot. Every later user "
+            "of the prefix starts from it."
+        ),
+        conditions=(
+            HYBRID,
+            LATER_HIT,
+            Condition("short_tail", "a request adds one or two tokens to a cached prefix"),
+            Condition("shared_again", "another request resumes from the same checkpoint"),
+        ),
+    ),
+    KnownFault(
+        name="slot-reuse-initial-state",
+        title="a fresh request begins with the convolution window its slot's last owner left",
+        report="SGLang #24717, #23975",
+        cause=(
+            "The short convolution is not told which requests have an initial state, so a reused slot's old "
+            "window is read as if it were the request's past. Cold passes are wrong as well."
+        ),
+        conditions=(
+            HYBRID,
+            Condition("state_slot_reuse", "the state slot belonged to another request before"),
+            Condition("fresh_request", "the request resumes from nothing"),
+        ),
+    ),
+    KnownFault(
+        name="identity-swap",
+        title="two requests that end in one step get each other's output",
+        report="",
+        cause=(
+            "The outputs of a step are sent as columns, and the column of ids is sorted while the others "
+            "are not. Only a canary sees it: both outputs are fluent and both caches are right."
+        ),
+    ),
+    KnownFault(
         name="state-not-restored",
         title="a resumed request starts from an empty recurrent state",
         report="",

@@ -8,6 +8,7 @@ running requests may still generate. It admits requests to the cache but runs no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from soak.sim.batch import Chunk
 from soak.sim.cache import Cache
@@ -17,6 +18,18 @@ from soak.sim.request import Request
 
 CLIP_NEW_TOKENS = 4096
 RATIO_START, RATIO_MIN, RATIO_STEP = 0.7, 0.1, 0.001
+
+
+@dataclass(slots=True)
+class Plan:
+    """chunks: the next prefill batch in row order.
+
+    Admitted, restored: requests that leave the queue, from nothing or from a backup.
+    """
+
+    chunks: list[Chunk] = field(default_factory=list)
+    admitted: list[Request] = field(default_factory=list)
+    restored: list[Request] = field(default_factory=list)
 
 
 class Admission:
@@ -35,38 +48,51 @@ class Admission:
         """A request had to be retracted: keep back more again."""
         self.ratio = RATIO_START
 
-    def plan(
-        self, chunked: Request | None, waiting: Sequence[Request], running: Sequence[Request]
-    ) -> tuple[list[Chunk], list[Request]]:
-        """(chunks of the next prefill batch in row order, requests admitted from ``waiting``)."""
-        budget = self._config.chunked_prefill_size
-        chunks: list[Chunk] = []
-        admitted: list[Request] = []
+    def plan(self, chunked: Request | None, waiting: Sequence[Request], running: Sequence[Request]) -> Plan:
+        """What of ``waiting`` starts now, after the next chunk of ``chunked``."""
+        budget = self._config.prefill_budget
+        plan = Plan()
         if chunked is not None:
             end = min(chunked.seq_len, chunked.kv_len + budget)
             try:
                 self._cache.extend_row(chunked, end)
             except OutOfSlots:
-                return [], []
-            chunks.append(Chunk(chunked, chunked.kv_len, end))
+                return plan
+            plan.chunks.append(Chunk(chunked, chunked.kv_len, end))
             budget -= self._charge(end - chunked.kv_len)
             if end < chunked.seq_len:
-                return chunks, []
+                return plan
         reserve = sum(self._reserve(r) for r in running)
         for request in waiting:
-            if budget <= 0 or len(running) + len(chunks) >= self._config.max_running_requests:
+            started = len(running) + len(plan.chunks) + len(plan.restored)
+            if budget <= 0 or started >= self._config.max_running_requests:
                 break
-            alone = not running and not chunks
-            chunk = self._admit(request, budget, reserve, alone)
-            if chunk is None:
-                break
-            admitted.append(request)
-            chunks.append(chunk)
-            budget -= self._charge(chunk.end - chunk.start)
+            alone = started == 0
+            if request.backup is not None:
+                if not self._bring_back(request, reserve, alone):
+                    break
+                plan.restored.append(request)
+            else:
+                chunk = self._admit(request, budget, reserve, alone)
+                if chunk is None:
+                    break
+                plan.admitted.append(request)
+                plan.chunks.append(chunk)
+                budget -= self._charge(chunk.end - chunk.start)
+                if not chunk.last:
+                    break
             reserve += self._reserve(request)
-            if not chunk.last:
-                break
-        return chunks, admitted
+        return plan
+
+    def _bring_back(self, request: Request, reserve: float, alone: bool) -> bool:
+        needed = request.seq_len + reserve + self._reserve(request)
+        if not alone and needed > self._cache.available_tokens():
+            return False
+        try:
+            self._cache.bring_back(request)
+        except OutOfSlots:
+            return False
+        return True
 
     def _admit(self, request: Request, budget: int, reserve: float, alone: bool) -> Chunk | None:
         match = self._cache.match(request)
@@ -89,8 +115,9 @@ class Admission:
         if not request.cached_counted:
             request.cached_counted = True
             request.cached = match.length
-            request.cached_device = match.device_len
-            request.cached_host = match.length - match.device_len
+            from_host = match.length - match.device_len + request.prefetched_tokens
+            request.cached_host = min(from_host, match.length)
+            request.cached_device = match.length - request.cached_host
         return Chunk(request, start, end)
 
     def _charge(self, tokens: int) -> int:

@@ -15,8 +15,8 @@ from soak.sim.host import HostTier
 from soak.sim.model import Model
 from soak.sim.numerics import I64
 from soak.sim.pools import FreeList, OutOfSlots, RequestTable, StatePool, TokenPool
-from soak.sim.radix import Freed, Match, Node, RadixTree, there
-from soak.sim.request import Request
+from soak.sim.radix import Freed, Match, Namespace, Node, RadixTree, there
+from soak.sim.request import Backup, Request
 
 
 class Cache:
@@ -32,9 +32,7 @@ class Cache:
             config.max_mamba_slots if config.hybrid else 0, w.HIDDEN, w.INNER, w.SSM_WIDTH
         )
         self.tree = RadixTree(config.page_size, config.hybrid)
-        self.host = (
-            HostTier(config.host_tokens, self.tokens, self.states, self.tree) if config.host_tokens else None
-        )
+        self.host = HostTier(config, self.tokens, self.states, self.tree) if config.host_tokens else None
         self.evicted_tokens = 0
 
     # -- slots -----------------------------------------------------------------------------------------------
@@ -77,11 +75,15 @@ class Cache:
 
     # -- admission -------------------------------------------------------------------------------------------
 
+    def _namespace(self, request: Request) -> Namespace:
+        joined = "tenant-key-collision" in self.config.faults
+        return request.joined_namespace if joined else request.namespace
+
     def match(self, request: Request) -> Match:
         """What the tree has of the request's tokens within its limit."""
         if self.config.disable_radix_cache:
             return Match((), 0, 0, 0)
-        return self.tree.match(request.namespace, request.ids, request.match_limit)
+        return self.tree.match(self._namespace(request), request.ids, request.match_limit)
 
     def admit(self, request: Request, match: Match) -> None:
         """Give the request a row, its cached prefix (locked) and its state slots.
@@ -91,29 +93,45 @@ class Cache:
         held = self.tree.lock(match.node)
         taken: list[int] = []
         try:
-            for _ in range(self.config.slots_per_request if self.config.hybrid else 0):
-                taken.append(self.take_state())
-            self._load_back(match)
+            taken = self._take_states()
+            held = self._load_back(match, held)
             (row,) = self.table.rows.take(1)
         except OutOfSlots:
             self.states.free.give(taken)
-            if self.host is not None:
-                self.host.finish()  # what was loaded is in the tree, and may be evicted before a pass waits
             self.tree.unlock(match.node, held)
             raise
+        self.drop_prefetch(request)
         request.row = row
         request.node, request.node_state_held = match.node, held
         self._bind(row, match)
         request.kv_len = request.allocated = request.protected = match.length
         request.resumed = match.length > 0
         if self.config.hybrid:
-            request.state_slot, *request.ping_pong = taken
-            request.next_track = request.last_track = 0
-            request.last_track_len = None
-            request.has_state = False
+            self._assign_states(request, taken)
             request.branching_len = self._branching(match)
+            beyond = match.kv_len if match.kv_len > match.length else None
+            request.window_branch_len = beyond if self.config.window else None
             if match.node is not None and "state-not-restored" not in self.config.faults:
-                self._restore_state(request, match.node)
+                # copy on write: read where the tree has it, written to the working slot
+                request.initial_slot, request.has_state = there(match.node.state), True
+
+    def _take_states(self) -> list[int]:
+        """A working slot and, with extra_buffer, two to track into. Raises OutOfSlots, taking nothing."""
+        taken: list[int] = []
+        for _ in range(self.config.slots_per_request if self.config.hybrid else 0):
+            try:
+                taken.append(self.take_state())
+            except OutOfSlots:
+                self.states.free.give(taken)
+                raise
+        return taken
+
+    @staticmethod
+    def _assign_states(request: Request, taken: list[int]) -> None:
+        request.state_slot, *request.ping_pong = taken
+        request.initial_slot, request.has_state = request.state_slot, False
+        request.next_track = request.last_track = 0
+        request.last_track_len = None
 
     def _bind(self, row: int, match: Match) -> None:
         """Write the cached prefix's slots into the row."""
@@ -129,11 +147,6 @@ class Cache:
             return
         row_slots[: len(slots)] = slots
 
-    def _restore_state(self, request: Request, node: Node) -> None:
-        """Copy the node's state into the request's working slot (copy on write)."""
-        self.states.copy(there(node.state), request.state_slot)
-        request.has_state = True
-
     def _branching(self, match: Match) -> int | None:
         """Where another request's tokens part from these beyond the last state.
 
@@ -143,19 +156,88 @@ class Cache:
         at = match.kv_len // grid * grid
         return at if at > match.length else None
 
-    def _load_back(self, match: Match) -> None:
-        """Bring the host-only end of a (locked) match to the device. Raises OutOfSlots."""
-        if self.host is None:
-            return
+    def _load_back(self, match: Match, held_state: bool) -> bool:
+        """Bring the host-only end of a (locked) match to the device; whether its state is held now.
+
+        Raises OutOfSlots; what was begun goes on, and is in the tree.
+        """
+        end = match.node
+        if self.host is None or end is None:
+            return held_state
         for node in match.path:
             if node.slots is None:
                 node.slots = self.take_tokens(len(node.ids))
-                self.host.start_load(there(node.host_slots), node.slots)
-        end = match.node
-        if end is not None and self.config.hybrid and end.state is None:
+                self.host.start_load(node)
+        if self.config.hybrid and end.state is None:
             end.state = self.take_state()
             self.host.load_state(there(end.host_state), end.state)
             end.state_access = end.access
+            end.state_locks += 1
+            return True
+        return held_state
+
+    def prefetch(self, request: Request) -> None:
+        """Begin to load a waiting request's prefix back from the host, if that is where it is and there is
+        room.
+        """
+        if self.host is None or request.prefetched is not None:
+            return
+        match = self.match(request)
+        if match.device_len == match.length:
+            return
+        held = self.tree.lock(match.node)
+        try:
+            held = self._load_back(match, held)
+        except OutOfSlots:
+            self.tree.unlock(match.node, held)
+            return
+        request.prefetched = (there(match.node), held)
+        request.prefetched_tokens = match.length - match.device_len
+
+    def drop_prefetch(self, request: Request) -> None:
+        """Let go of what was prefetched for a request that now starts, or never will."""
+        if request.prefetched is not None:
+            self.tree.unlock(*request.prefetched)
+            request.prefetched = None
+
+    # -- retraction to host memory ---------------------------------------------------------------------------
+
+    def back_up(self, request: Request) -> None:
+        """Take a running request's KV and state along to host memory before it is retracted."""
+        length = request.seq_len - 1
+        slots = self.table.slots[request.row, :length]
+        state = None
+        if self.config.hybrid and "retract-lost-state" not in self.config.faults:
+            # SGLang #35957: the backup mode resolved to the attention pools only, and the state
+            # was left behind.
+            slot, pool = request.state_slot, self.states
+            state = (pool.short[slot].copy(), pool.conv[slot].copy(), pool.ssm[slot].copy())
+        keys, values = self.tokens.keys[:, slots].copy(), self.tokens.values[:, slots].copy()
+        request.backup = Backup(length, keys, values, state)
+
+    def bring_back(self, request: Request) -> None:
+        """Give a retracted request slots of its own, and its backup copied in. Raises OutOfSlots, undone."""
+        backup = there(request.backup)
+        taken = self._take_states()
+        try:
+            (request.row,) = self.table.rows.take(1)
+        except OutOfSlots:
+            self.states.free.give(taken)
+            raise
+        if self.config.hybrid:
+            self._assign_states(request, taken)
+            request.has_state = True
+        try:
+            self.extend_row(request, backup.length + 1)
+        except OutOfSlots:
+            self.release(request, keep_from=0)
+            raise
+        slots = self.table.slots[request.row, : backup.length]
+        self.tokens.keys[:, slots], self.tokens.values[:, slots] = backup.keys, backup.values
+        if backup.state is not None:
+            pool, slot = self.states, request.state_slot
+            pool.short[slot], pool.conv[slot], pool.ssm[slot] = backup.state
+        request.kv_len, request.backup = backup.length, None
 
     # -- leaving prefixes behind -----------------------------------------------------------------------------
 
@@ -167,12 +249,12 @@ class Cache:
         if self.config.disable_radix_cache:
             return
         length, state = self._unfinished_state(request, computed)
-        length = self.tree.aligned(min(length, computed))
+        length = self._insert_length(request, min(length, computed))
         if length <= 0:
             self._give_state(state)
             return
         ids, slots = request.ids[:length], self.table.slots[request.row, :length]
-        done = self.tree.insert(request.namespace, ids, slots, state, request.protected)
+        done = self.tree.insert(self._namespace(request), ids, slots, state, request.protected)
         self._free_duplicates(done.duplicates)
         if not done.state_taken:
             self._give_state(state)
@@ -186,6 +268,15 @@ class Cache:
         request.protected = length
         if self.host is not None:
             self.host.write_through(done.node)
+
+    def _insert_length(self, request: Request, length: int) -> int:
+        """How much of a prefix goes into the tree: what the state belongs to, in whole pages."""
+        branch = request.window_branch_len
+        if "branch-state-mismatch" in self.config.faults and self.config.extra_buffer and branch is not None:
+            # SGLang #38815: every component names a length and the shortest wins, so the branch point of the
+            # sliding window shortens the key while the state stays the one of the full length.
+            length, request.window_branch_len = min(length, branch), None
+        return self.tree.aligned(length)
 
     def _unfinished_state(self, request: Request, computed: int) -> tuple[int, int | None]:
         """(length the state belongs to, a state slot for the tree).
@@ -210,10 +301,10 @@ class Cache:
         if insert and not self.config.disable_radix_cache:
             computed = request.seq_len - 1 if request.output else request.kv_len
             length, state = self._finished_state(request, computed)
-            length = self.tree.aligned(min(length, computed))
+            length = self._insert_length(request, min(length, computed))
             if length > 0:
                 ids, slots = request.ids[:length], self.table.slots[request.row, :length]
-                done = self.tree.insert(request.namespace, ids, slots, state, request.protected)
+                done = self.tree.insert(self._namespace(request), ids, slots, state, request.protected)
                 self._free_duplicates(done.duplicates)
                 if not done.state_taken:
                     state = None
@@ -244,8 +335,8 @@ class Cache:
         self.table.rows.give([request.row])
         request.node, request.node_state_held = None, False
         request.row = request.kv_len = request.allocated = request.protected = 0
-        request.state_slot, request.ping_pong, request.has_state = 0, [], False
-        request.last_track_len = request.branching_len = None
+        request.state_slot, request.initial_slot, request.ping_pong, request.has_state = 0, 0, [], False
+        request.last_track_len = request.branching_len = request.window_branch_len = None
 
     def _path_slots(self, node: Node | None) -> I64:
         parts: list[I64] = []
@@ -271,4 +362,4 @@ class Cache:
         self.states.free = FreeList(self.states.free.size)
         if self.host is not None:
             self.host.clear()
-            self.host = HostTier(self.config.host_tokens, self.tokens, self.states, self.tree)
+            self.host = HostTier(self.config, self.tokens, self.states, self.tree)

@@ -36,7 +36,7 @@ class SimConfig:
     state_chunk: int = 64
     window: int = 64
     prefill_graph: bool = True
-    prefill_graph_rows: int = 4
+    prefill_graph_rows: int | None = None
     prefill_graph_buckets: tuple[int, ...] = (64, 128, 256, 512)
     decode_graph: bool = True
     decode_graph_batch_sizes: tuple[int, ...] = (1, 2, 4, 8)
@@ -57,7 +57,8 @@ class SimConfig:
     def __post_init__(self) -> None:
         """Refuse geometry that SGLang would refuse, and geometry this model cannot hold."""
         check_names(self.faults)
-        for name in ("vocab", "context_len", "page_size", "chunked_prefill_size", "max_running_requests"):
+        self._check_options()
+        for name in ("vocab", "context_len", "page_size", "max_running_requests"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.vocab < 16:
@@ -66,7 +67,11 @@ class SimConfig:
             raise ValueError(
                 f"context_len must be at most 16384 (the exact arithmetic), not {self.context_len}"
             )
-        if self.chunked_prefill_size % self.page_size:
+        if self.chunked_prefill_size != -1 and self.chunked_prefill_size < 1:
+            raise ValueError(
+                f"chunked_prefill_size must be -1 (off) or at least 1, not {self.chunked_prefill_size}"
+            )
+        if self.chunked_prefill_size != -1 and self.chunked_prefill_size % self.page_size:
             raise ValueError(
                 f"chunked_prefill_size {self.chunked_prefill_size} must be a multiple of page_size "
                 f"{self.page_size}"
@@ -92,6 +97,34 @@ class SimConfig:
                 f"max_mamba_slots {self.max_mamba_slots} is too few for max_running_requests "
                 f"{self.max_running_requests}: at least {needed}"
             )
+
+    def _check_options(self) -> None:
+        """Options that exclude each other, in SGLang or here."""
+        for option in ("retraction_backup", "mixed_chunk", "spec_draft_tokens"):
+            if self.overlap and getattr(self, option):
+                raise ValueError(f"{option} cannot be combined with overlap here; turn overlap off")
+        if self.mixed_chunk and self.spec_draft_tokens:
+            raise ValueError("mixed_chunk cannot be combined with spec_draft_tokens, in SGLang neither")
+        if not 0 <= self.spec_draft_tokens <= 16:
+            raise ValueError(f"spec_draft_tokens must be 0 (off) to 16, not {self.spec_draft_tokens}")
+
+    @property
+    def prefill_budget(self) -> int:
+        """Tokens of one prefill batch; without chunked prefill, SGLang's max_prefill_tokens."""
+        return 16384 if self.chunked_prefill_size == -1 else self.chunked_prefill_size
+
+    @property
+    def graph_rows(self) -> int:
+        """Request rows of a prefill graph.
+
+        Resolved from the chunk as SGLang does (there: chunk // 512, at least 1).
+
+        The simulator's chunks are an eighth of the real ones, and so is the divisor.
+        """
+        rows = self.prefill_graph_rows
+        if rows is None:
+            rows = max(self.chunked_prefill_size // 64, 1)
+        return min(rows, self.max_running_requests)
 
     @property
     def hybrid(self) -> bool:

@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from soak.sim.cache import Cache
@@ -46,6 +46,28 @@ class Update:
     retractions: int
     queue_time_s: float
     completion_tokens: int
+
+
+def swap_outputs(updates: list[Update]) -> list[Update]:
+    """A step's finished outputs as columns, with only the column of ids sorted: outputs change hands.
+
+    Only outputs of one length change hands, or a client would see it from the number of tokens.
+    """
+    swapped = list(updates)
+    by_length: dict[int, list[int]] = {}
+    for i, update in enumerate(updates):
+        if update.finish is not None:
+            by_length.setdefault(len(update.output), []).append(i)
+    for places in by_length.values():
+        ids = sorted((updates[i].rid for i in places), reverse=True)
+        for i, rid in zip(places, ids, strict=True):
+            (own,) = [u for u in updates if u.rid == rid]
+            other = updates[i]
+            mixed = replace(
+                own, output=other.output, logprobs=other.logprobs, top=other.top, picked=other.picked
+            )
+            swapped[updates.index(own)] = mixed
+    return swapped
 
 
 def _settle(future: asyncio.Future[T], result: T) -> None:
@@ -125,6 +147,8 @@ class Engine:
     def _flush_updates(self) -> None:
         if self._updates:
             updates, self._updates = self._updates, []
+            if "identity-swap" in self.config.faults:
+                updates = swap_outputs(updates)
             self._loop.call_soon_threadsafe(self._deliver, updates)
 
     def _emit(self, request: Request) -> None:

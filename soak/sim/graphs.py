@@ -20,8 +20,12 @@ CLEARED_PER_ROW = (
     "prefix_lens",
     "extend_lens",
     "state_slots",
+    "initial_slots",
+    "window_slots",
     "has_initial_state",
+    "short_initial_state",
     "track_lens",
+    "track_states",
     "lora",
 )
 
@@ -44,10 +48,14 @@ def static_extend(tokens: int, rows: int) -> ExtendInputs:
         extend_lens=ints(rows),
         extend_start=ints(rows),
         state_slots=ints(rows),
+        initial_slots=ints(rows),
+        window_slots=ints(rows),
         has_initial_state=np.zeros(rows, bool),
+        short_initial_state=np.zeros(rows, bool),
         track_mask=np.zeros(rows, bool),
         track_indices=ints(rows),
         track_lens=ints(rows),
+        track_states=ints(rows),
         lora=ints(rows),
     )
 
@@ -64,9 +72,12 @@ class PrefillGraphs:
 
     def __init__(self, config: SimConfig) -> None:
         self._buckets = sorted(config.prefill_graph_buckets) if config.prefill_graph else []
-        self._rows = config.prefill_graph_rows
+        self._rows = config.graph_rows
         self.buffers = static_extend(self._buckets[-1] if self._buckets else 0, self._rows)
         self._clear_track_rows = "stale-track-rows" not in config.faults
+        # SGLang #34043: with speculative decoding on, the track buffers were left out when the
+        # graph was captured.
+        self._tracks_captured = not (config.spec_draft_tokens and "spec-untracked" in config.faults)
 
     def bucket(self, batch: ExtendInputs) -> int | None:
         """The graph a batch would replay, in tokens.
@@ -96,10 +107,11 @@ class PrefillGraphs:
             # slot of the request that had the row last, and this replay's window goes there.
             static.track_mask[live:] = False
             static.track_indices[live:] = 0
+        track_mask = static.track_mask if self._tracks_captured else np.zeros(self._rows, bool)
         views = {name: getattr(static, name)[:bucket] for name in PER_TOKEN}
         rows = {name: getattr(static, name) for name in (*CLEARED_PER_ROW, "extend_start")}
         return ExtendInputs(
-            live=live, track_mask=static.track_mask, track_indices=static.track_indices, **views, **rows
+            live=live, track_mask=track_mask, track_indices=static.track_indices, **views, **rows
         )
 
 

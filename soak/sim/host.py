@@ -9,30 +9,44 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from soak.sim.config import SimConfig
 from soak.sim.numerics import I64
 from soak.sim.pools import FreeList, StatePool, TokenPool
 from soak.sim.radix import Freed, Node, RadixTree, there
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Transfer:
-    """Host to device, of one layer: still to be done. ``tokens`` are what the link has yet to carry."""
+    """Host to device, one layer of one node: still to be done. ``tokens`` are what the link has yet to carry.
 
+    slots are the device slots as they were when the transfer was queued: it writes there whoever owns them by
+    then.
+    """
+
+    node: Node
     layer: int
     host_slots: I64
     slots: I64
     tokens: int
+    last: bool
 
 
 class HostTier:
-    """Host memory for ``tokens`` tokens and as many states as the device has."""
+    """Host memory for ``config.host_tokens`` tokens and as many states as the device has."""
 
-    def __init__(self, tokens: int, device: TokenPool, states: StatePool, tree: RadixTree) -> None:
+    def __init__(self, config: SimConfig, device: TokenPool, states: StatePool, tree: RadixTree) -> None:
+        self._bandwidth = config.host_bandwidth
+        # SGLang #22811: one reader does not wait for its layer. SGLang #35049: an abort lets go of slots that
+        # a transfer still writes to, since the transfer itself holds nothing.
+        self._last_layer_waits = "host-tier-race" not in config.faults
+        self._transfers_hold = "abort-slot-reuse" not in config.faults
         self._device = device
         self._device_states = states
         self._tree = tree
         layers, _, width = device.keys.shape
-        self.pool = TokenPool(layers, tokens, device.page_size, width)
+        self.pool = TokenPool(layers, config.host_tokens, device.page_size, width)
         self.states = StatePool(
             len(states.ssm) - 1, states.short.shape[2], states.conv.shape[2], states.ssm.shape[1]
         )
@@ -91,14 +105,24 @@ class HostTier:
         self._device_states.conv[slot] = self.states.conv[host_state]
         self._device_states.ssm[slot] = self.states.ssm[host_state]
 
-    def start_load(self, host_slots: I64, slots: I64) -> None:
-        """Queue the keys and values of every layer, first layer first."""
-        for layer in range(len(self.pool.keys)):
-            self._pending.append(Transfer(layer, host_slots, slots, len(slots)))
+    def start_load(self, node: Node) -> None:
+        """Queue the keys and values of every layer of ``node``, whose device slots are there but empty.
+
+        The transfer holds the node until the last layer has arrived, whatever becomes of who asked for it.
+        """
+        layers, slots = len(self.pool.keys), there(node.slots)
+        for layer in range(layers):
+            host = there(node.host_slots)
+            self._pending.append(Transfer(node, layer, host, slots, len(slots), layer == layers - 1))
+        if self._transfers_hold:
+            self._tree.lock(node, state=False)
         self.loaded_tokens += len(slots)
 
-    def progress(self, tokens: int) -> None:
-        """The link carries ``tokens`` more layer-tokens, in order; what is complete reaches the device."""
+    def progress(self, steps: int = 1) -> None:
+        """The link carries another ``host_bandwidth`` layer-tokens per step, in the order they were asked
+        for.
+        """
+        tokens = self._bandwidth * steps
         self._pending.sort(key=lambda t: t.layer)
         while self._pending and tokens > 0:
             head = self._pending[0]
@@ -106,27 +130,27 @@ class HostTier:
             head.tokens -= carried
             tokens -= carried
             if head.tokens == 0:
-                self._land(self._pending.pop(0))
+                self._land(head)
 
-    def wait(self, layer: int) -> None:
-        """Block until everything queued for ``layer`` has reached the device."""
+    def wait(self, needed: I64, layer: int) -> None:
+        """Before a forward pass reads ``layer``: block until that layer of the ``needed`` slots has arrived.
+
+        Time passes all the same: the link carries what it can.
+        """
+        self.progress()
+        if layer == len(self.pool.keys) - 1 and not self._last_layer_waits:
+            return
         for transfer in [t for t in self._pending if t.layer == layer]:
-            self._land(transfer)
-            self._pending.remove(transfer)
-
-    def finish(self) -> None:
-        """Let every queued transfer arrive."""
-        for transfer in self._pending:
-            self._land(transfer)
-        self._pending.clear()
+            if np.isin(transfer.slots, needed).any():
+                self._land(transfer)
 
     def _land(self, transfer: Transfer) -> None:
-        self._device.keys[transfer.layer, transfer.slots] = self.pool.keys[
-            transfer.layer, transfer.host_slots
-        ]
-        self._device.values[transfer.layer, transfer.slots] = self.pool.values[
-            transfer.layer, transfer.host_slots
-        ]
+        layer, slots, host = transfer.layer, transfer.slots, transfer.host_slots
+        self._device.keys[layer, slots] = self.pool.keys[layer, host]
+        self._device.values[layer, slots] = self.pool.values[layer, host]
+        self._pending.remove(transfer)
+        if transfer.last and self._transfers_hold:
+            self._tree.unlock(transfer.node, False)
 
     @property
     def used_tokens(self) -> int:

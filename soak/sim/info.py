@@ -114,7 +114,7 @@ def _graph_config(config: SimConfig) -> dict[str, Any]:
             "backend": "full" if config.prefill_graph else "disabled",
             "bs": list(config.prefill_graph_buckets),
             "max_bs": max(config.prefill_graph_buckets, default=0),
-            "full_prefill_max_req": config.prefill_graph_rows,
+            "full_prefill_max_req": config.graph_rows,
         },
     }
 

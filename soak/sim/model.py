@@ -20,6 +20,7 @@ from soak.sim.numerics import (
     I64,
     KEY,
     PROB,
+    Bool,
     ExactNumerics,
     log_softmax,
     on_grid,
@@ -171,21 +172,27 @@ class Model:
 
     # -- short convolution -----------------------------------------------------------------------------------
 
-    def _convolve(self, pool: F64, inputs: F64, kernel: F64, batch: ExtendInputs, rows: int) -> F64:
+    def _convolve(
+        self, pool: F64, inputs: F64, kernel: F64, *, batch: ExtendInputs, rows: int, initial: Bool
+    ) -> F64:
         """Causal depthwise convolution per row; leaves each row's window in its slot and its checkpoint's.
 
         ``rows`` rows are convolved and scattered: every captured row in a replay, or the live ones only.
+        ``initial``: which rows have a window before their first new token.
         """
         out = np.zeros_like(inputs)
         for row in range(rows):
             n = int(batch.extend_lens[row])
             if n == 0:
                 continue
-            start, slot = int(batch.extend_start[row]), int(batch.state_slots[row])
-            before = pool[slot] if batch.has_initial_state[row] else np.zeros_like(pool[slot])
+            start, slot = int(batch.extend_start[row]), int(batch.initial_slots[row])
+            before = pool[slot] if initial[row] else np.zeros_like(pool[slot])
             seen = np.concatenate([before, inputs[start : start + n]])
             out[start : start + n] = sum(seen[i : i + n] * kernel[i] for i in range(w.KERNEL))
-            pool[slot] = seen[-3:]
+            if batch.kept is not None:
+                batch.kept.windows.append((row, pool, seen))
+            else:
+                pool[batch.window_slots[row]] = seen[-3:]
         mask = batch.track_mask[:rows]
         pool[batch.track_indices[:rows][mask]] = inputs[batch.conv_sources()[:rows][mask]]
         return out
@@ -193,7 +200,8 @@ class Model:
     def _short_extend(self, layer: w.ShortConvWeights, h: F64, batch: ExtendInputs) -> F64:
         gate_in, gate_out, u = np.split(on_grid(h @ layer.into), 3, axis=1)
         z = on_grid(gate_in * u)
-        y = self._convolve(self._states.short, z, layer.kernel, batch, len(batch.req_rows))
+        rows, initial = len(batch.req_rows), batch.short_initial_state
+        y = self._convolve(self._states.short, z, layer.kernel, batch=batch, rows=rows, initial=initial)
         return on_grid(on_grid(gate_out * on_grid(y)) @ layer.out)
 
     def _short_decode(self, layer: w.ShortConvWeights, h: F64, batch: DecodeInputs) -> F64:
@@ -229,27 +237,36 @@ class Model:
         """The scan runs per request outside the captured part, so it sees live rows only."""
         x, gate, b, c, dt = self._ssm_parts(layer, h)
         pool = self._states
-        live = batch.live
-        x = silu(on_grid(self._convolve(pool.conv, x, layer.kernel, batch, live)))
+        live, initial = batch.live, batch.has_initial_state
+        x = self._convolve(pool.conv, x, layer.kernel, batch=batch, rows=live, initial=initial)
+        x = silu(on_grid(x))
         decay, added = self._ssm_terms(x, b, dt)
         states = np.zeros((len(h), w.SSM_WIDTH))
         for row in range(live):
             n, start = int(batch.extend_lens[row]), int(batch.extend_start[row])
             if n == 0:
                 continue
-            slot = int(batch.state_slots[row])
-            before = pool.ssm[slot] if batch.has_initial_state[row] else np.zeros(w.SSM_WIDTH)
+            slot = int(batch.initial_slots[row])
+            before = pool.ssm[slot] if initial[row] else np.zeros(w.SSM_WIDTH)
             part = slice(start, start + n)
             _scan(before, decay[part], added[part], states[part])
-            pool.ssm[slot] = states[start + n - 1]
-        self.checkpoint_ssm(states, batch)
+            if batch.kept is None:
+                pool.ssm[batch.state_slots[row]] = states[start + n - 1]
+        if batch.kept is not None:
+            batch.kept.states = states
+        for row in np.flatnonzero(batch.track_mask[:live]).tolist():
+            pool.ssm[batch.track_indices[row]] = states[batch.track_states[row]]
         return self._ssm_read(states, gate, c, layer)
 
-    def checkpoint_ssm(self, states: F64, batch: ExtendInputs) -> None:
-        """Store each live row's tracked state: the scan's state after ``track_lens`` of its new tokens."""
-        for row in np.flatnonzero(batch.track_mask[: batch.live]):
-            at = int(batch.extend_start[row] + batch.track_lens[row]) - 1
-            self._states.ssm[batch.track_indices[row]] = states[at]
+    def commit(self, batch: ExtendInputs, row: int, accepted: int, slot: int) -> None:
+        """Write the state after ``accepted`` of a kept row's new tokens into ``slot``."""
+        if batch.kept is None:
+            raise LookupError("only a pass that kept its intermediate states can be committed in part")
+        for kept_row, pool, seen in batch.kept.windows:
+            if kept_row == row:
+                pool[slot] = seen[accepted : accepted + 3]
+        if batch.kept.states is not None:
+            self._states.ssm[slot] = batch.kept.states[int(batch.extend_start[row]) + accepted - 1]
 
     def _ssm_decode(self, layer: w.SsmWeights, h: F64, batch: DecodeInputs) -> F64:
         pool = self._states

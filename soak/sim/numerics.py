@@ -95,9 +95,9 @@ class ProductionNumerics(ExactNumerics):
     """
 
     exact = False
-    FORWARD = 0.0022
+    FORWARD = 0.0014
     SPREAD = 0.3
-    DECODED_STATE = 0.002
+    DECODED_STATE = 0.0015
     OUTLIER_RATE = 1e-5
 
     def __init__(self, seed: int) -> None:

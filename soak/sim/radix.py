@@ -237,11 +237,11 @@ class RadixTree:
         node.state_access = now
         return done
 
-    def lock(self, node: Node | None) -> bool:
+    def lock(self, node: Node | None, state: bool = True) -> bool:
         """Keep the path to ``node`` from eviction, and its state. Returns whether a state was locked."""
         if node is None:
             return False
-        held = node.state is not None
+        held = state and node.state is not None
         if held:
             node.state_locks += 1
         while node is not None and node is not self.root:
@@ -329,6 +329,7 @@ class RadixTree:
                 for n in self.nodes()
                 if n.slots is not None
                 and n.host_slots is not None
+                and n.locks == 0
                 and all(child.host_slots is None for child in n.children.values())
             ]
             if gone:

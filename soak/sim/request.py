@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from soak.sim.numerics import I64
+from soak.sim.numerics import F32, F64, I64
 from soak.sim.radix import Namespace, Node
 
 
@@ -35,6 +35,19 @@ class InputLogprobs:
     chosen: list[float] = field(default_factory=list)
     top: list[tuple[list[float], list[int]]] = field(default_factory=list)
     picked: list[list[float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What a retracted request took along to host memory: KV of its first ``length`` tokens, and its state.
+
+    keys, values: shape (layers, length, width); short, conv, ssm: one slot's state, None if there is none.
+    """
+
+    length: int
+    keys: F32
+    values: F64
+    state: tuple[F64, F64, F64] | None
 
 
 @dataclass(slots=True, eq=False)
@@ -78,19 +91,23 @@ class Request:
     resumed: bool = False  # the next extend is the first after a hit
 
     state_slot: int = 0
+    initial_slot: int = 0  # where the next extend finds the state before it
     has_state: bool = False  # the working slot holds this request's state
     ping_pong: list[int] = field(default_factory=list)
     next_track: int = 0
     last_track: int = 0
     last_track_len: int | None = None
     branching_len: int | None = None
+    window_branch_len: int | None = None
 
     cached: int = 0
     cached_device: int = 0
     cached_host: int = 0
     cached_counted: bool = False
     retractions: int = 0
-    backup: tuple[Any, ...] | None = None
+    backup: Backup | None = None
+    prefetched: tuple[Node, bool] | None = None
+    prefetched_tokens: int = 0
 
     @property
     def ids(self) -> I64:
@@ -118,6 +135,11 @@ class Request:
     def namespace(self) -> Namespace:
         """What keeps this request's prefixes apart from others with the same tokens."""
         return (self.extra_key, self.cache_salt, self.lora_name)
+
+    @property
+    def joined_namespace(self) -> Namespace:
+        """SGLang #24638: key and adapter name joined into one string, where two tenants can meet."""
+        return ((self.extra_key or "") + (self.lora_name or ""), self.cache_salt)
 
     @property
     def match_limit(self) -> int:

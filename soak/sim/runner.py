@@ -98,6 +98,14 @@ class Runner:
         sampled = self._sample(hidden, requests, [True] * len(requests))
         return ForwardResult(sampled, [[] for _ in requests], size is not None)
 
+    def verify(self, batch: ExtendInputs) -> tuple[F64, ForwardResult]:
+        """Run a verification batch, eager: hidden states of every token, and an empty result to count."""
+        return self.model.extend(batch), ForwardResult([], [], False)
+
+    def sample_one(self, hidden: F64, request: Request) -> Sampled:
+        """The next token of one request, with its scores."""
+        return there(self._sample(hidden[None], [request], [True])[0])
+
     # -- sampling --------------------------------------------------------------------------------------------
 
     def _sample(self, hidden: F64, requests: list[Request], wanted: list[bool]) -> list[Sampled | None]:

@@ -24,7 +24,7 @@ INNER = SSM_HEADS * SSM_HEAD_DIM
 SSM_WIDTH = INNER * SSM_STATE
 KERNEL = 4
 LOGIT_STD = 2.5
-SCORE_STD = 3.0
+SCORE_STD = 4.0
 DECAY_RATES = (0.02, 0.05, 0.15, 0.5)
 
 
@@ -78,11 +78,11 @@ def draw(config: SimConfig) -> Weights:
     def normal(rows: int, columns: int, std: float) -> F64:
         return on_grid(rng.standard_normal((rows, columns)) * std, WEIGHT, 4.0)
 
-    def attention(window: int) -> AttentionWeights:
+    def attention(window: int, gain: float = 1.0) -> AttentionWeights:
         sharp = (SCORE_STD**0.5) / HIDDEN**0.5
         width = HEADS * HEAD_DIM
         qk, v = normal(HIDDEN, 2 * width, sharp), normal(HIDDEN, width, 1.2 / HIDDEN**0.5)
-        return AttentionWeights(np.hstack([qk, v]), normal(width, HIDDEN, 1.0 / width**0.5), window)
+        return AttentionWeights(np.hstack([qk, v]), normal(width, HIDDEN, gain / width**0.5), window)
 
     def kernel(channels: int) -> F64:
         return normal(KERNEL, channels, 0.5)
@@ -97,7 +97,8 @@ def draw(config: SimConfig) -> Weights:
         )
         ssm_in = normal(HIDDEN, 2 * INNER + 2 * SSM_STATE + SSM_HEADS, fan)
         ssm = SsmWeights(ssm_in, kernel(INNER), normal(INNER, HIDDEN, 1.2 * fan))
-        layers = (short, attention(config.window), ssm, attention(0))
+        # one layer sees the far context exactly; it must not drown beside three that do not
+        layers = (short, attention(config.window), ssm, attention(0, gain=2.0))
     else:
         layers = (attention(config.window), attention(0), attention(0))
     adapters = np.ones((1 + len(config.lora_adapters), HIDDEN))
