@@ -57,6 +57,10 @@ class Pending:
                 self._take_inputs(update.inputs)
         self.event.set()
 
+    def fail(self, reason: dict[str, Any]) -> None:
+        """End it for a reason of the server's own."""
+        self.take(Update(self.request.rid, [], [], [], [], None, reason, 0, 0, 0, 0, 0.0, len(self.output)))
+
     def _take_inputs(self, inputs: InputLogprobs) -> None:
         request = self.request
         scored = request.prompt[request.logprob_start_len :].tolist()

@@ -63,7 +63,8 @@ class Refused(ValueError):
     def __init__(self, message: str, status: int = 400, body: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.body = body if body is not None else {"error": {"message": message}}
+        plain = None if status >= 500 else {"error": {"message": message}}
+        self.body = body if body is not None else plain
 
 
 class RefusedLate(Refused):
@@ -80,6 +81,11 @@ class Asked:
     requests: tuple[Request, ...]
     batched: bool
     stream: bool
+
+
+def internal_error(message: str) -> dict[str, Any]:
+    """The body of an HTTP exception in SGLang."""
+    return {"object": "error", "message": message, "type": "InternalServerError", "param": None, "code": 500}
 
 
 def validation_error(message: str) -> Refused:

@@ -75,11 +75,19 @@ def _settle(future: asyncio.Future[T], result: T) -> None:
         future.set_result(result)
 
 
+class EngineDead(RuntimeError):
+    """The scheduler has died of an exception; the message is its own."""
+
+
 class Engine:
-    """Owns the thread. ``deliver`` is called on ``loop`` with the updates of one step."""
+    """Owns the thread. On ``loop``, ``deliver`` gets the updates of each step, ``died`` is called if one raises."""
 
     def __init__(
-        self, config: SimConfig, loop: asyncio.AbstractEventLoop, deliver: Callable[[list[Update]], None]
+        self,
+        config: SimConfig,
+        loop: asyncio.AbstractEventLoop,
+        deliver: Callable[[list[Update]], None],
+        died: Callable[[], None],
     ) -> None:
         self.config = config
         self.counters = Counters()
@@ -88,6 +96,7 @@ class Engine:
         self.failure: str | None = None
         self._loop = loop
         self._deliver = deliver
+        self._died = died
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._updates: list[Update] = []
         self._thread = threading.Thread(target=self._run, name="soak-sim-engine", daemon=True)
@@ -106,7 +115,9 @@ class Engine:
         self._commands.put(command)
 
     async def call(self, command: Callable[[], T]) -> T:
-        """Run ``command`` between two steps and return what it returned."""
+        """Run ``command`` between two steps and return what it returned. Raises EngineDead."""
+        if self.failure is not None:
+            raise EngineDead(self.failure)
         future: asyncio.Future[T] = self._loop.create_future()
 
         def run() -> None:
@@ -130,6 +141,7 @@ class Engine:
             # serves nothing more.
             self.failure = f"{type(error).__name__}: {error}"
             log.exception("the simulator's scheduler died")
+            self._loop.call_soon_threadsafe(self._died)
 
     def _obey(self, block: bool) -> bool:
         """Run the commands that have come in; False once told to stop."""

@@ -20,9 +20,9 @@ from aiohttp import web
 
 from soak.sim import info
 from soak.sim.answers import Pending
-from soak.sim.asked import Asked, Refused, RefusedLate, read, validation_error
+from soak.sim.asked import Asked, Refused, RefusedLate, internal_error, read, validation_error
 from soak.sim.config import SimConfig
-from soak.sim.engine import Engine, Update
+from soak.sim.engine import Engine, EngineDead, Update
 
 JSON = "application/json"
 FLUSHED = (
@@ -35,6 +35,21 @@ MAX_BODY = 256 * 2**20
 
 def _json(body: Any, status: int = 200) -> web.Response:
     return web.Response(body=orjson.dumps(body), status=status, content_type=JSON)
+
+
+def _refusal(error: Exception) -> web.Response:
+    """What SGLang answers to each kind of refusal."""
+    match error:
+        case Refused(body=None):
+            return web.Response(text=str(error), status=error.status)
+        case Refused():
+            return _json(error.body, error.status)
+        case EngineDead():
+            return _json(internal_error(f"The scheduler has died: {error}"), 500)
+        case web.HTTPNotFound():
+            return _json({"detail": "Not Found"}, 404)
+        case _:
+            return _json({"detail": "Method Not Allowed"}, 405)
 
 
 class Server:
@@ -61,7 +76,7 @@ class Server:
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Start the engine and listen; returns the URL. Raises OSError if the port cannot be bound."""
-        self._engine = Engine(self.config, asyncio.get_running_loop(), self._deliver)
+        self._engine = Engine(self.config, asyncio.get_running_loop(), self._deliver, self._died)
         app = web.Application(middlewares=[self._authorise], client_max_size=MAX_BODY)
         routes: list[tuple[str, str, Callable[[web.Request], Awaitable[web.StreamResponse]]]] = [
             ("POST", "/generate", self._generate),
@@ -103,6 +118,13 @@ class Server:
             if pending is not None:
                 pending.take(update)
 
+    def _died(self) -> None:
+        """The scheduler is gone: nobody may wait for it any longer."""
+        message = f"The scheduler has died: {self.engine.failure}"
+        reason = {"type": "abort", "message": message, "status_code": 500, "err_type": "InternalServerError"}
+        for pending in self._pending.values():
+            pending.fail(reason)
+
     @web.middleware
     async def _authorise(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -113,14 +135,8 @@ class Server:
             return _json({"error": "Unauthorized"}, 401)
         try:
             return await handler(request)
-        except Refused as refused:
-            if refused.status >= 500:
-                return web.Response(text=str(refused), status=refused.status)
-            return _json(refused.body, refused.status)
-        except web.HTTPNotFound:
-            return _json({"detail": "Not Found"}, 404)
-        except web.HTTPMethodNotAllowed:
-            return _json({"detail": "Method Not Allowed"}, 405)
+        except (Refused, EngineDead, web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
+            return _refusal(error)
 
     # -- generation ------------------------------------------------------------------------------------------
 
@@ -139,7 +155,7 @@ class Server:
             asked = read(body, self.config, self._seq, time.monotonic())
             self._register(asked)
         except Refused as refused:
-            if wants_stream and refused.status == 400 and "error" in refused.body:
+            if wants_stream and refused.status == 400 and "error" in (refused.body or {}):
                 return await self._refuse_in_stream(request, refused, body)
             raise
         self._seq += len(asked.requests)
@@ -168,7 +184,7 @@ class Server:
 
     def _register(self, asked: Asked) -> None:
         if self.engine.failure is not None:
-            raise Refused(f"The scheduler has died: {self.engine.failure}", 503)
+            raise EngineDead(self.engine.failure)
         taken = sorted(r.rid for r in asked.requests if r.rid in self._pending)
         if taken:
             raise Refused(f"Duplicate request ID detected: {taken[0]}")
@@ -181,8 +197,7 @@ class Server:
         for one in pending:
             finish = one.finish
             if finish is not None and finish.get("status_code") == 500:
-                body = {"object": "error", "message": finish["message"], "type": "InternalServerError"}
-                raise Refused(finish["message"], body={**body, "param": None, "code": 500})
+                raise Refused(finish["message"], 500, internal_error(finish["message"]))
 
     async def _open_stream(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from soak.runners.faults import BY_NAME, FAULTS, check_names, settings_for
+from soak.runners.page import page
 from soak.sim.config import SimConfig
 
 
@@ -30,3 +33,10 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
         check_names(["nope"])
     with pytest.raises(ValueError, match="unknown fault"):
         SimConfig(faults=("nope",))
+
+
+def test_the_page_is_the_table() -> None:
+    written = (Path(__file__).parents[2] / "docs" / "faults.md").read_text()
+    assert written == page(), (
+        "write docs/faults.md again: python -c 'from soak.runners.page import page; print(page(), end=\"\")'"
+    )

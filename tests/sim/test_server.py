@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from soak.sim.config import SimConfig
-from soak.sim.server import running
+from soak.sim.server import Server, running
 from tests.sim.asking import body, get, post, prompt
 
 
@@ -311,3 +311,24 @@ async def test_metrics_move(url: str) -> None:
     assert values["sglang:num_requests_total"] == 2
     assert values["sglang:time_to_first_token_seconds_count"] == 2
     assert values["sglang:cuda_graph_passes_total"] > 10
+
+
+async def test_a_dead_scheduler_is_said_and_nobody_waits_for_it() -> None:
+    server = Server(SimConfig(numerics="exact"))
+    url = await server.start()
+    try:
+        task = asyncio.create_task(post(url, "/generate", body(prompt(20), 3000)))
+        await until_running(url, 1)
+
+        def broken() -> None:
+            raise LookupError("a slot is gone")
+
+        server.engine.post(broken)
+        status, answer = await task
+        assert status == 500
+        assert "a slot is gone" in answer["message"]
+        assert (await get(url, "/health"))[0] == 503
+        assert (await post(url, "/generate", body(prompt(20), 1)))[0] == 500
+        assert (await get(url, "/metrics"))[0] == 500
+    finally:
+        await server.stop()
