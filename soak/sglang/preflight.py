@@ -224,6 +224,10 @@ class _Facts:
 
     def context_len(self) -> int:
         found = self.number("max_model_len", "context_length", "max_req_input_len")
+        # a prompt must stay below max_req_input_len, a few tokens under the context limit
+        longest = self.number("max_req_input_len")
+        if found is not None and longest is not None:
+            found = min(found, longest)
         if found is None:
             self._notes.append("The server does not say its context length; 4096 tokens are assumed.")
         return found or 4096

@@ -331,7 +331,7 @@ class TestSimulator:
         assert got.simulator
         assert got.geometry.hybrid is (model == "hybrid")
         assert (got.geometry.state_grid, got.geometry.track_interval) == (grid, track)
-        assert (got.geometry.vocab_size, got.geometry.context_len, got.geometry.chunk) == (1000, 4096, 256)
+        assert (got.geometry.vocab_size, got.geometry.context_len, got.geometry.chunk) == (1000, 4090, 256)
         assert (got.running, got.queued) == (0, 0)
         assert got.notes == ()
 

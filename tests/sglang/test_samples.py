@@ -162,7 +162,7 @@ async def test_a_preflight_by_a_real_servers_words(name: str, kind: str) -> None
     async with small(Small(kind=kind), **routes) as url, SGLangClient(url) as client:
         got = await examine(client)
     geometry = got.geometry
-    assert (geometry.chunk, geometry.page, geometry.context_len, geometry.vocab_size) == (256, 1, 4096, 1000)
+    assert (geometry.chunk, geometry.page, geometry.context_len, geometry.vocab_size) == (256, 1, 4090, 1000)
     assert geometry.hybrid is (kind != "attention")
     assert geometry.state_grid == (256 if geometry.hybrid else None)
     assert geometry.strategy == ("no_buffer" if geometry.hybrid else None)
