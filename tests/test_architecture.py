@@ -22,14 +22,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sglang": {"plan", "runners"},
     "oracle": {"plan", "sglang"},
     "detect": {"oracle"},
+    "store": {"runners", "detect"},
     "drive": {"plan", "sglang", "oracle"},
     "incident": {"plan", "sglang", "oracle", "drive", "detect"},
     "export": {"plan", "sglang", "oracle", "drive", "detect", "incident"},
     "sim": {"plan", "runners"},
-    "run": {"config", "plan", "runners", "sglang", "oracle", "detect", "drive", "incident", "export"},
+    "run": {
+        "config", "plan", "runners", "sglang", "oracle", "detect", "store", "drive", "incident", "export",
+    },
     "cli": {
-        "config", "plan", "runners", "sglang", "oracle", "detect", "drive", "incident", "export", "sim",
-        "run",
+        "config", "plan", "runners", "sglang", "oracle", "detect", "store", "drive", "incident", "export",
+        "sim", "run",
     },
     "__main__": {"cli"},
     "__init__": set(),
@@ -38,6 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Some folders may see only the plain data of another, never its machinery.
 ONLY_DATA = {
     ("config", "detect"): {"run_length"},
+    ("store", "detect"): {"verdict"},
     ("detect", "oracle"): {"amnesia", "divergence", "probe"},
     ("drive", "oracle"): {"amnesia", "divergence", "probe"},
     ("export", "oracle"): {"amnesia", "divergence", "probe"},

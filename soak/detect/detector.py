@@ -297,6 +297,17 @@ class Detector:
         for key in [key for key in self._latched if key.split(" ", 2)[2] == alarm.stream]:
             del self._latched[key]
 
+    def reinstate(self, alarm: Alarm) -> None:
+        """Let an alarm stand that was raised earlier. One that stands already is left as it is."""
+        if alarm not in self._alarms:
+            self._alarms.append(alarm)
+            self._latched[_latch_key(alarm.channel, alarm.verdict, alarm.stream)] = 1
+
+    @property
+    def alarms(self) -> tuple[Alarm, ...]:
+        """The alarms that stand, oldest first."""
+        return tuple(self._alarms)
+
     # What outlives the process
 
     def state(self) -> dict[str, Any]:

@@ -267,6 +267,20 @@ def test_acknowledging_a_hard_alarm_and_a_floor() -> None:
     assert len(detector.add_control(DECODE, divergence(0.1), False)) == 1
 
 
+def test_an_alarm_that_stood_before_stands_again_once() -> None:
+    detector = calibrated()
+    for number in range(30):
+        ask_and_observe(detector, probe(number, 2e-3), 2e-3)
+    (alarm,) = detector.alarms
+    fresh = calibrated()
+    for _ in range(2):
+        fresh.reinstate(alarm)
+    assert fresh.alarms == fresh.report().alarms == (alarm,)
+    assert fresh.report().verdict is Verdict.CORRUPT
+    fresh.acknowledge(alarm)
+    assert fresh.alarms == ()
+
+
 probes = st.lists(
     st.builds(
         lambda score, shape, kind, control, pair, first16: (score, shape, kind, control, pair, first16),
