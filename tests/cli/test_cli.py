@@ -25,7 +25,7 @@ def soak(*words: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], *([[name, "--help"] for name in ("run", "plan", "demo", "sim")])]
+    "words", [["--help"], *([[name, "--help"] for name in ("run", "plan", "demo", "sim", "bench")])]
 )
 def test_every_command_explains_itself(words: list[str]) -> None:
     code, out, _ = soak(*words)
@@ -75,6 +75,16 @@ def test_plan_counts_shards_apart() -> None:
     whole = soak("plan", "--count", "6")[1].splitlines()
     parts = [soak("plan", "--count", "3", "--shard", f"{i}/2")[1].splitlines() for i in (0, 1)]
     assert sorted(parts[0] + parts[1]) == sorted(whole)
+
+
+def test_the_simulators_speed_is_measured() -> None:
+    code, out, _ = soak("bench", "sim", "--json")
+    assert code == 0
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert {(r["model"], r["numerics"]) for r in rows} == {
+        (m, n) for m in ("hybrid", "attention") for n in ("exact", "production")
+    }
+    assert all(r["prefill_tokens_per_s"] > 0 and r["decode_tokens_per_s"] > 0 for r in rows)
 
 
 def test_cost_is_told_in_words() -> None:
