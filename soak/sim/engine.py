@@ -80,7 +80,8 @@ class EngineDead(RuntimeError):
 
 
 class Engine:
-    """Owns the thread. On ``loop``, ``deliver`` gets the updates of each step, ``died`` is called if one raises."""
+    """Owns the thread. On ``loop``, ``deliver`` gets each step's updates; ``died`` is called if one raises.
+    """
 
     def __init__(
         self,
