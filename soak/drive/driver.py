@@ -7,6 +7,7 @@ by reason and never sent later in a pile.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -22,7 +23,6 @@ from soak.sglang.exchange import Answer, TokenIds
 from soak.sglang.session import Session
 
 _PATIENCE_S = 2.0  # how long an item may wait for a free place before it counts as not delivered
-_WAIT_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,8 @@ class Driver:
         self._on_observation = on_observation
         self._allowance = Allowance(limits.tokens_per_second)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting: dict[asyncio.Future[None], None] = {}  # for a free place, first come first served
         self._prefilling = 0  # prompts in flight that are longer than one chunk
         self.asked = 0
         self.delivered = 0
@@ -80,22 +82,45 @@ class Driver:
         self.tokens_prefilled = 0
 
     async def run(self, duration_s: float, shard: int = 0, shards: int = 1, first: int = 0) -> None:
-        """Start items until ``duration_s`` has passed; returns then, with requests still in flight."""
+        """Start items until ``duration_s`` has passed; returns then, with requests still in flight.
+
+        A plan that is faster than this process can make its items never holds up the event loop, and the run
+        ends on time all the same: what came too late counts as not delivered, by ``too-late``.
+        """
         start = time.monotonic()
+        end = start + duration_s
         for items in self._plan.walk(shard, shards, first):
             root = items[0]
             intended = start + root.at_us / 1e6
-            if intended >= start + duration_s:
+            if intended >= end:
                 break
-            wait = intended - time.monotonic()
-            if wait > 0:
-                await asyncio.sleep(wait)
-            task = asyncio.create_task(self._scene(items, intended, start + duration_s))
+            await asyncio.sleep(max(0.0, intended - time.monotonic()))
+            now = time.monotonic()
+            if now >= end and now - intended > _PATIENCE_S:
+                # the rest of the plan is never made: each index counts as one prompt
+                self._too_late(1 + int((end - intended) * float(self._plan.spec.rate) / shards))
+                break
+            if now - intended > _PATIENCE_S:
+                self._too_late(sum(len(i.prompts) for i in items if i.parent is None))
+                continue
+            task = asyncio.create_task(self._scene(items, intended, end))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        rest = start + duration_s - time.monotonic()
-        if rest > 0:
-            await asyncio.sleep(rest)
+            task.add_done_callback(self._scene_ended)
+        await asyncio.sleep(max(0.0, end - time.monotonic()))
+
+    async def until_fault(self) -> None:
+        """Raise what a scene raised: a fault of ours, which must end the run. Else wait for ever."""
+        await asyncio.shield(self._fault)
+
+    def _too_late(self, prompts: int) -> None:
+        self.asked += prompts
+        self.undelivered["too-late"] += prompts
+
+    def _scene_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._fault.done():
+            self._fault.set_exception(error)
 
     async def drain(self, within_s: float) -> int:
         """Wait for what is in flight, then cancel the rest; returns how many scenes were cancelled."""
@@ -139,9 +164,12 @@ class Driver:
             self.undelivered[reason] += len(prompts)
             return None
         self.delivered += len(prompts)
+        # counted before anybody else gets to look: several that wait would all find the same free places
+        companions = self.in_flight
+        self.in_flight += len(prompts)
         groups = [prompts] if item.batched else [[ids] for ids in prompts]
         sent = await asyncio.gather(
-            *(self._send(item, first, group, intended) for first, group in _numbered(groups))
+            *(self._send(item, first, group, intended, companions) for first, group in _numbered(groups))
         )
         good = [pair for group in sent for pair in group if pair[1].ok]
         return good[-1] if good else None
@@ -153,19 +181,38 @@ class Driver:
             return reason
         tokens = sum(len(ids) + item.max_new_tokens for ids in prompts)
         while self.in_flight + len(prompts) > self._limits.in_flight and self.in_flight:
-            if time.monotonic() - intended > _PATIENCE_S:
+            if not await self._freed(intended + _PATIENCE_S):
                 return "in-flight-cap"
-            await asyncio.sleep(_WAIT_S)
         if not self._allowance.take(tokens):
             return "token-budget"
         return None
 
+    async def _freed(self, until_s: float) -> bool:
+        """Wait for an answer that frees a place; False if none has come by then."""
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[place] = None
+        try:
+            async with asyncio.timeout(until_s - time.monotonic()):
+                await place
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting.pop(place, None)
+        return True
+
+    def _free(self, prompts: int) -> None:
+        self.in_flight -= prompts
+        for place in list(itertools.islice(self._waiting, prompts)):
+            self._waiting.pop(place)
+            if not place.done():
+                place.set_result(None)
+
     async def _send(
-        self, item: Item, first_part: int, prompts: list[TokenIds], intended: float
+        self, item: Item, first_part: int, prompts: list[TokenIds], intended: float, before: int
     ) -> list[tuple[TokenIds, Answer]]:
-        companions, prefilling = self.in_flight, self._prefilling
+        """One request. ``before``: prompts in flight when its item was sent."""
+        companions, prefilling = before + first_part, self._prefilling
         long = sum(len(ids) > self._plan.spec.geometry.chunk for ids in prompts)
-        self.in_flight += len(prompts)
         self._prefilling += long
         try:
             answers = await self._session.generate(
@@ -177,7 +224,7 @@ class Driver:
                 timeout_s=self._limits.timeout_s,
             )
         finally:
-            self.in_flight -= len(prompts)
+            self._free(len(prompts))
             self._prefilling -= long
         for offset, (ids, answer) in enumerate(zip(prompts, answers, strict=True)):
             self.tokens_prefilled += max(0, answer.prompt_tokens - answer.cached_tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import time
 from collections.abc import Iterable
@@ -112,6 +113,53 @@ async def test_the_cap_holds_and_what_it_kept_back_is_counted(monkeypatch: pytes
     assert tested.asked == 30
     assert tested.delivered + tested.undelivered["in-flight-cap"] == 30
     assert tested.delivered < 12
+
+
+async def test_the_cap_holds_when_many_wait_for_the_same_place() -> None:
+    session = Session(seconds=0.05)
+    tested, _ = driver(session, dataclasses.replace(FAST, rate="2000"), DriveLimits(in_flight=4))
+    await tested.run(0.3)
+    await tested.drain(3)
+    assert session.most == 4
+    assert tested.in_flight == 0
+    assert tested.asked == tested.delivered + tested.undelivered.total() >= 599
+
+
+async def test_a_plan_that_is_too_fast_lets_others_run_and_ends_on_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("soak.drive.driver._PATIENCE_S", 0.1)
+    beats = 0
+
+    async def beat() -> None:
+        nonlocal beats
+        while True:
+            await asyncio.sleep(0)
+            beats += 1
+
+    tested, _ = driver(Session(), dataclasses.replace(FAST, rate="1000000"))
+    other = asyncio.create_task(beat())
+    start = time.monotonic()
+    await tested.run(0.5)
+    assert time.monotonic() - start < 2
+    other.cancel()
+    await tested.drain(2)
+    assert beats > 50
+    assert tested.asked == pytest.approx(500_000, rel=0.05)
+    assert tested.undelivered["too-late"] > 400_000
+
+
+async def test_a_fault_of_ours_in_a_scene_is_not_swallowed() -> None:
+    def broken(seen: Observation) -> None:
+        raise RuntimeError(f"no place for {seen.item.index}")
+
+    session = Session()
+    tested = Driver(Plan(1, FAST), session, Brake(StopLimits()), DriveLimits(), broken)  # type: ignore[arg-type]
+    fault = asyncio.create_task(tested.until_fault())
+    await tested.run(0.1)
+    await tested.drain(1)
+    with pytest.raises(RuntimeError, match="no place for 0"):
+        await fault
 
 
 async def test_a_closed_brake_skips_and_counts() -> None:
