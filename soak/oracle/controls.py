@@ -30,9 +30,11 @@ class Control:
 
 
 async def make_control(
-    passes: Passes, kind: ResumeKind, victim: Victim, rest: TokenIds, boundary: int
+    passes: Passes, kind: ResumeKind, victim: Victim, rest: TokenIds, boundary: int, *, scored_tokens: int
 ) -> Control:
     """Write the victim's prefix once more as it was written, then score ``rest`` after it, warm and cold.
+
+    scored_tokens: how many tokens after the boundary the probe scores; a control scores no more.
 
     boundary: the probe's resume boundary K, which the control must share: exactly where prefill wrote the
     state; for decode, whose output is the control's own, wherever inside the generated part it resumes.
@@ -49,13 +51,17 @@ async def make_control(
         else:
             written = victim.ids[:boundary]
             await passes.generate("control write", written, 0, 0.0, namespace)
-        ids = np.concatenate([written, rest])
+        whole = np.concatenate([written, rest])
+        ids = whole[: boundary + 1 + scored_tokens]
+        if len(ids) - boundary < 2:
+            return Control(None, f"nothing left to score after {boundary} of {len(ids)} tokens")
         scored = await passes.score("control", ids, boundary, namespace)
         if scored.cached != boundary:
             earliest = victim.prompt_len if kind is ResumeKind.DECODE else boundary
             if not earliest < scored.cached < boundary:
                 return Control(None, f"the control resumed at {scored.cached}, not at {boundary}")
             boundary = scored.cached
+            ids = whole[: boundary + 1 + scored_tokens]
             scored = await passes.score("control", ids, boundary, namespace)
         question = Question(ids, boundary)
         control = question.comparable("control", scored)
@@ -66,13 +72,20 @@ async def make_control(
         return Control(None, failed.detail)
 
 
-async def standalone_control(passes: Passes, kind: ResumeKind, victim: Victim, rest: TokenIds) -> Control:
+async def standalone_control(
+    passes: Passes, kind: ResumeKind, victim: Victim, rest: TokenIds, *, room: int, scored_tokens: int
+) -> Control:
     """A control without a probe, for calibration: at whatever boundary the server keeps for that prefix.
 
-    Raises PassFailedError for a hard alarm only.
+    room: the longest prompt that the server takes; scored_tokens: the most that may be scored. Raises
+    PassFailedError for a hard alarm only.
     """
-    end = len(victim.ids) - 1 if kind is ResumeKind.DECODE else victim.prompt_len
-    control = await make_control(passes, kind, victim, rest, end)
+    if kind is ResumeKind.DECODE:
+        end = len(victim.ids) - 1
+        rest = rest[: max(0, room - len(victim.ids))]
+    else:
+        end = min(victim.prompt_len, room - len(rest))
+    control = await make_control(passes, kind, victim, rest, end, scored_tokens=scored_tokens)
     if control.divergence is not None or kind is ResumeKind.DECODE:
         return control
     # a server that keeps states on a grid resumes below the end: write up to the grid and ask there
@@ -87,5 +100,10 @@ async def standalone_control(passes: Passes, kind: ResumeKind, victim: Victim, r
     if boundary == 0:
         return Control(None, f"nothing of a prefix of {end} tokens is kept in quiet")
     return await make_control(
-        passes, kind, victim, np.concatenate([victim.ids[boundary:end], rest]), boundary
+        passes,
+        kind,
+        victim,
+        np.concatenate([victim.ids[boundary:end], rest]),
+        boundary,
+        scored_tokens=scored_tokens,
     )

@@ -7,6 +7,7 @@ It never flushes the cache, which would destroy what is under test.
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -128,7 +129,14 @@ class Prober:
         rest = self._tail(number, "control-tail")
         started = time.monotonic()
         try:
-            control = await standalone_control(passes, kind, victim, rest)
+            control = await standalone_control(
+                passes,
+                kind,
+                victim,
+                rest,
+                room=self._geometry.context_len - 1,
+                scored_tokens=self._settings.max_scored,
+            )
         except PassFailedError as failed:
             return ProbeResult(
                 number=number,
@@ -169,17 +177,23 @@ class Prober:
                 rest = question.ids[min(len(victim.ids), len(question.ids)) :]
                 if result.kind is ResumeKind.PREFILL:
                     rest = question.ids[question.start :]
-                control = await make_control(passes, result.kind, victim, rest, question.start)
+                asked = len(question.ids) - question.start - 1
+                control = await make_control(
+                    passes, result.kind, victim, rest, question.start, scored_tokens=asked
+                )
                 result.control, result.control_note = control.divergence, control.note
         result.divergence = diverge(result.warm, result.cold)
         if question.answer_len:
-            await self._amnesia(result, passes, question)
-        await self._served(result, victim, passes)
+            await _beside(result, self._amnesia(result, passes, question))
+        await _beside(result, self._served(result, victim, passes))
         reason = self._detecting.wants_repeat(result)
         if reason is not None:
             await self._confirm(result, victim, passes, question)
         elif wants_repeat or self._detecting.wants_cold_repeat():
-            result.cold_repeat = diverge(await passes.cold(question), result.cold)
+            await _beside(result, self._repeat(result, passes, question))
+
+    async def _repeat(self, result: ProbeResult, passes: Passes, question: Question) -> None:
+        result.cold_repeat = diverge(await passes.cold(question), result.cold)
 
     async def _locate(self, result: ProbeResult, victim: Victim, passes: Passes, draw: Draw) -> Question:
         """Build the question and learn the resume boundary K from the server."""
@@ -226,9 +240,10 @@ class Prober:
     async def _served(self, result: ProbeResult, victim: Victim, passes: Passes) -> None:
         """Where the load asked for logprobs: what decode gave, against a cold prefill, once per victim."""
         served, victim.served = victim.served, None
-        if served is None or not 2 <= len(served) <= self._settings.max_scored:
+        if served is None or len(served) < 2:
             return
-        generated = Question(victim.ids, victim.prompt_len - 1)
+        served = served[: self._settings.max_scored]
+        generated = Question(victim.ids[: victim.prompt_len + len(served)], victim.prompt_len - 1)
         result.served = diverge(served, await passes.cold(generated))
 
     async def _amnesia(self, result: ProbeResult, passes: Passes, question: Question) -> None:
@@ -252,6 +267,16 @@ class Prober:
             return
         result.confirmation = diverge(warm, cold)
         result.confirmation_cold = result.cold_repeat
+
+
+async def _beside(result: ProbeResult, extra: Awaitable[None]) -> None:
+    """Passes beside the comparison: one that fails takes nothing from what was compared."""
+    try:
+        await extra
+    except PassFailedError as failed:
+        if failed.outcome.hard_alarm:
+            raise
+        result.detail = failed.detail
 
 
 def _kind(victim: Victim, boundary: int, host: int) -> ResumeKind:

@@ -248,6 +248,47 @@ async def test_the_served_pass_is_compared_once() -> None:
     assert second.served is None
 
 
+async def test_of_a_long_generation_the_served_pass_is_compared_as_far_as_scoring_goes() -> None:
+    session = ToySession()
+    held = victim(100, generated=40)
+    held.served = np.array([logprob(held.ids[:i].tobytes(), int(held.ids[i])) for i in range(60, 100)])
+    settings = ProbeSettings(
+        tail=20, max_scored=25, amnesia_per_mille=0, control_per_mille=0, repeat_per_mille=0
+    )
+    result = await probe(session, held, settings)
+    assert result.served is not None
+    assert result.served.zero
+    assert result.served.tokens == 25
+
+
+@pytest.mark.parametrize("extra", ["repeat", "blank"])
+async def test_a_failed_pass_beside_the_comparison_takes_nothing_from_it(extra: str) -> None:
+    session = ToySession()
+    session.corrupt = lambda namespace, cached: -0.5 if namespace is None else 0.0
+    cold = 0
+
+    def fail(fields: dict[str, object]) -> Answer | None:
+        nonlocal cold
+        cold += fields.get("logprob_start_len") == 100 and fields.get("extra_key") is not None
+        blank = fields.get("logprob_start_len") == SETTINGS.kept_context - 1
+        lost = blank if extra == "blank" else cold == 2
+        return Answer("r", Outcome.TIMED_OUT, "no end after 1 s") if lost else None
+
+    session.fail = fail
+    settings = ProbeSettings(
+        tail=20,
+        amnesia_per_mille=1000 if extra == "blank" else 0,
+        control_per_mille=0,
+        repeat_per_mille=1000,
+        kept_context=SETTINGS.kept_context,
+    )
+    result = await probe(session, victim(200 if extra == "blank" else 100), settings)
+    assert result.valid
+    assert result.divergence is not None
+    assert result.divergence.max_abs == pytest.approx(0.5)
+    assert "no end after 1 s" in result.detail
+
+
 async def test_a_long_victim_is_scored_from_the_boundary_only_so_far() -> None:
     session = ToySession()
     held = victim(600)
@@ -270,6 +311,35 @@ async def test_standalone_controls_of_both_kinds() -> None:
     made = await prober(session, victim(100)).control(2, ResumeKind.PREFILL)
     assert isinstance(made, Standalone)
     assert made.control.cached == 100
+
+
+async def test_a_control_of_decode_scores_no_more_than_its_probe() -> None:
+    session = ToySession()
+    held = victim(400, generated=200)
+    settings = ProbeSettings(
+        tail=20, max_scored=50, amnesia_per_mille=0, control_per_mille=1000, repeat_per_mille=0
+    )
+    asking = prober(session, held, settings)
+    session.cached[None] = [held.ids[:250].tobytes()]
+    result = await asking.probe(1)
+    assert result is not None
+    assert result.kind is ResumeKind.DECODE
+    assert result.divergence is not None
+    assert result.control is not None, result.control_note
+    assert result.control.tokens == result.divergence.tokens == 50
+
+
+@pytest.mark.parametrize(("length", "generated"), [(995, 0), (995, 30), (999, 30)])
+async def test_standalone_controls_near_the_context_limit(length: int, generated: int) -> None:
+    session = ToySession()
+    kind = ResumeKind.DECODE if generated else ResumeKind.PREFILL
+    made = await prober(session, victim(length, generated)).control(1, kind)
+    assert isinstance(made, Standalone)
+    assert all(len(r["ids"]) <= 999 for r in session.requests)  # type: ignore[arg-type]
+    if length < 999:
+        assert made.control.divergence is not None, made.control.note
+    else:  # the last token that was generated is never in the cache: none is left to score
+        assert "nothing left to score" in made.control.note
 
 
 async def test_a_hard_alarm_in_a_control_is_an_alarm() -> None:
