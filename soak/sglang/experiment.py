@@ -6,8 +6,10 @@ that limits the match, ``extra_key`` that separates namespaces, a cache that fin
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +23,7 @@ _RANGE = re.compile(r"valid range is \[0, ?(\d{1,9})\)|vocab(?:ulary)? size \((\
 _TAIL = 9  # tokens after the written part: enough to be scored
 _LONGEST = 1023  # tokens beyond a boundary that are enough to tell any grid of states
 _TIMEOUT_S = 60.0
+_ABORT_S = 0.8
 
 
 class TargetUnusable(Exception):
@@ -53,7 +56,19 @@ class Experiment:
         self._notes: list[str] = []
 
     async def run(self, *, affordable_tokens: int, hybrid: bool | None, data_parallel: int) -> Findings:
-        """Raises TargetUnusable. ``hybrid``: what the server says, None if it does not."""
+        """Raises TargetUnusable. ``hybrid``: what the server says, None if it does not.
+
+        Cancelled, it takes back what it has on the server.
+        """
+        try:
+            return await self._run(affordable_tokens, hybrid, data_parallel)
+        except asyncio.CancelledError:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_ABORT_S):
+                    await self._client.abort(self._name)  # the prefix of all its rids, and of nobody else's
+            raise
+
+    async def _run(self, affordable_tokens: int, hybrid: bool | None, data_parallel: int) -> Findings:
         vocab = await self._vocabulary()
         self._ids_below = max(min(vocab or 1000, 1 << 20), 16)
         self._tries = min(8, 1 if data_parallel <= 1 else 2 * data_parallel)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import secrets
 from collections.abc import Awaitable, Callable, Iterable
 
 from soak.sglang.client import SGLangClient
@@ -21,7 +22,9 @@ class Session:
 
     def __init__(self, client: SGLangClient, run_id: str, on_settled: Settled | None = None) -> None:
         self.client = client
-        self.run_id = run_id
+        # A run may be repeated, or shared out to several processes, under one run id: their requests and
+        # namespaces must never meet.
+        self.run_id = f"{run_id}-{secrets.token_hex(4)}"
         self.prompts_in_flight = 0
         self._serial = 0
         self._outstanding: set[str] = set()
@@ -29,12 +32,12 @@ class Session:
         self._namespaces = 0
 
     def rid(self) -> str:
-        """The next rid: soak-<run>-<ten digits>."""
+        """The next rid: soak-<run>-<process>-<ten digits>."""
         self._serial += 1
         return f"soak-{self.run_id}-{self._serial:010d}"
 
     def namespace(self) -> str:
-        """A fresh ``extra_key``, never used before in this run or any other."""
+        """A fresh ``extra_key``, never used before by this process or any other."""
         self._namespaces += 1
         return f"soak-{self.run_id}-ns-{self._namespaces:010d}"
 

@@ -111,6 +111,8 @@ class TestLearns:
         assert "context length" in got.notes[0]
         got = await looked_at(Small(info={"context_length": 2048}), v1__models=None)
         assert got.geometry.context_len == 2048
+        small_pool = {"context_length": 4096, "max_req_input_len": 1019}
+        assert (await looked_at(Small(info=small_pool), v1__models=None)).geometry.context_len == 1019
 
     async def test_how_busy_it_is_from_metrics(self) -> None:
         async def metrics(_: Any) -> web.Response:
