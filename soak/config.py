@@ -16,12 +16,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from soak.detect.run_length import run_length_for, run_length_words
 from soak.plan.geometry import Geometry
-from soak.plan.shapes import SHAPES
+from soak.plan.shapes import SHAPES, chunked_burst
 from soak.plan.spec import DEFAULT_WEIGHTS, ResolvedSpec
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _MANY = 1 << 62
+_ROOM = 3  # a shape's prompt has several parts of min_prompt or so: from here on they fit together
+_SMALLEST = 96  # tokens; in less, the shapes cannot be told apart
 
 
 class ConfigError(Exception):
@@ -61,11 +63,20 @@ class Target(_Strict):
 
     @model_validator(mode="after")
     def _address(self) -> Target:
-        parts = urlsplit(self.url)
+        shown = re.sub(r"//[^/]*@", "//", self.url)
+        try:
+            parts = urlsplit(self.url)
+            _ = parts.port  # raises where it is no port
+        except ValueError as error:
+            raise ValueError(f"url {shown!r}: {error}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"url {self.url!r}: an address such as http://127.0.0.1:30000 is wanted")
+            raise ValueError(f"url {shown!r}: an address such as http://127.0.0.1:30000 is wanted")
         if parts.username or parts.password:
             raise ValueError("url: keys do not belong in an address; use api_key_env or api_key_file")
+        if parts.query or parts.fragment:
+            raise ValueError(
+                "url: nothing may follow ? or # in it; a key goes into api_key_env or api_key_file"
+            )
         return self
 
     @property
@@ -82,6 +93,8 @@ class Target(_Strict):
             return self.api_key_file.read_text().strip() or None
         except OSError as error:
             raise ConfigError(f"target.api_key_file: {self.api_key_file}: {error.strerror}") from error
+        except UnicodeDecodeError:
+            raise ConfigError(f"target.api_key_file: {self.api_key_file}: not text") from None
 
 
 class Run(_Strict):
@@ -105,11 +118,11 @@ class Load(_Strict):
     """The plan's load. Lengths in tokens; rate in plan indices per second (a burst is one index)."""
 
     arrivals: Literal["poisson", "constant"] = "poisson"
-    rate: Annotated[float, Field(gt=0, le=10_000)] = 1.0
+    rate: Annotated[float, Field(ge=1e-6, le=10_000)] = 1.0
     shapes: dict[str, Annotated[int, Field(ge=0, le=1000)]] = Field(
         default_factory=lambda: dict(DEFAULT_WEIGHTS)
     )
-    max_context: Annotated[int, Field(ge=96, le=_MANY)] | None = None
+    max_context: Annotated[int, Field(ge=_SMALLEST, le=_MANY)] | None = None
     min_prompt: Annotated[int, Field(ge=8, le=65536)] = 64
     max_new_tokens: Annotated[int, Field(ge=4, le=65536)] = 32
     decode_tokens: Annotated[int, Field(ge=4, le=65536)] = 320
@@ -126,8 +139,10 @@ class Load(_Strict):
                 raise ValueError(f"shapes.{name}: no such shape; there are {', '.join(SHAPES)}")
         if not any(self.shapes.values()):
             raise ValueError("shapes: at least one weight must be above 0")
-        if self.max_context is not None and self.max_context < self.min_prompt + 32:
-            raise ValueError(f"max_context {self.max_context} must be at least min_prompt + 32")
+        if self.max_context is not None and self.max_context < _ROOM * self.min_prompt:
+            raise ValueError(
+                f"max_context {self.max_context} must be at least {_ROOM} times min_prompt {self.min_prompt}"
+            )
         return self
 
 
@@ -267,10 +282,25 @@ class Config(_Strict):
             return self.budget.pool_share_per_minute
         return 0.02 if self.target.shared else 0.5
 
+    @model_validator(mode="after")
+    def _bursts_fit_the_budget(self) -> Config:
+        most, burst = self.budget.in_flight, self.load.burst
+        if most is not None and most < burst and self.load.shapes.get(chunked_burst.NAME):
+            raise ValueError(
+                f"budget.in_flight: given {most}; a burst of load.burst ({burst}) prompts would pass it: "
+                "raise it, or lower load.burst"
+            )
+        return self
+
     def resolve(self, geometry: Geometry) -> ResolvedSpec:
-        """The plan's spec: this config's load, on that geometry."""
+        """The plan's spec: this config's load, on that geometry. Raises ConfigError if it does not fit."""
         load = self.load
         limit = geometry.context_len - 1
+        if limit < max(_SMALLEST, _ROOM * load.min_prompt):
+            raise ConfigError(
+                f"load.min_prompt: given {load.min_prompt}; the server takes {limit} tokens, prompt and "
+                f"output together: at least {_SMALLEST} are wanted, and {_ROOM} times min_prompt"
+            )
         return ResolvedSpec(
             geometry=geometry,
             arrivals=load.arrivals,
@@ -330,12 +360,27 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
+class _Once(yaml.SafeLoader):
+    """YAML as ever, but a key that is given twice is a mistake: the first of two sections would vanish."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"the key {key.value!r} is given twice", problem_mark=key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def load(path: Path | None, overrides: dict[str, Any] | None = None) -> Config:
     """Read a YAML file (or nothing) and lay the command line's values over it. Raises ConfigError."""
     values: Any = {}
     if path is not None:
         try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+            values = yaml.load(path.read_text(encoding="utf-8"), _Once)  # noqa: S506 - a SafeLoader
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
@@ -344,6 +389,8 @@ def load(path: Path | None, overrides: dict[str, Any] | None = None) -> Config:
             mark = getattr(error, "problem_mark", None)
             where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
             raise ConfigError(f"{path}:{where} not YAML: {getattr(error, 'problem', error)}") from error
+        except RecursionError:
+            raise ConfigError(f"{path}: nested too deep") from None
         values = {} if values is None else values
         if not isinstance(values, dict):
             raise ConfigError(f"{path}: a mapping of sections is wanted, not {type(values).__name__}")

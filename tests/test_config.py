@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from soak import config
 from soak.plan.geometry import Geometry
+from soak.plan.plan import Plan
+from soak.plan.shapes import SHAPES
 
 WORKLOADS = Path(__file__).parents[1] / "workloads"
 REMOTE = "http://192.0.2.7:30000"
@@ -32,13 +34,20 @@ REMOTE = "http://192.0.2.7:30000"
         ({"run": {"duration": True}}, ["run.duration: given True"]),
         ({"run": {"seed": "x"}}, ["run.seed: given 'x'", "integer"]),
         ({"run": {"shard": 3, "shards": 2}}, ["run.shard 3", "0 to 1"]),
-        ({"load": {"rate": 0}}, ["load.rate: given 0", "greater than 0"]),
+        ({"load": {"rate": 0}}, ["load.rate: given 0", "greater than or equal to 0.000001"]),
         ({"load": {"rate": float("inf")}}, ["load.rate: given inf"]),
         ({"load": {"shapes": {"teapot": 1}}}, ["load.shapes.teapot: no such shape", "shared-prefix"]),
         ({"load": {"shapes": {"shared-prefix": 0}}}, ["load.shapes: at least one weight"]),
         ({"load": {"arrivals": "steady"}}, ["load.arrivals: given 'steady'", "poisson"]),
-        ({"load": {"max_context": 100, "min_prompt": 90}}, ["load.max_context 100", "min_prompt + 32"]),
+        ({"load": {"max_context": 100, "min_prompt": 90}}, ["load.max_context 100", "3 times min_prompt 90"]),
         ({"load": 3}, ["load: given 3"]),
+        ({"load": {"rate": 1e-320}}, ["load.rate: given 1e-320", "0.000001"]),
+        ({"target": {"url": "http://127.0.0.1:99999"}}, ["target.url 'http://127.0.0.1:99999'", "65535"]),
+        ({"target": {"url": "http://me:pw@127.0.0.1:99999"}}, ["target.url 'http://127.0.0.1:99999'"]),
+        ({"target": {"url": "ftp://me:pw@127.0.0.1"}}, ["target.url 'ftp://127.0.0.1'"]),
+        ({"target": {"url": "http://[::1"}}, ["target.url 'http://[::1'"]),
+        ({"target": {"url": "http://127.0.0.1:1/?key=hunter2"}}, ["target.url", "api_key_env"]),
+        ({"budget": {"in_flight": 3}}, ["budget.in_flight: given 3", "load.burst (6)"]),
         ({"detect": {"p0_max": 2}}, ["detect.p0_max: given 2", "0.5"]),
         ({"detect": {"false_alarms_per_year": 1, "run_length": 1e6}}, ["detect.false_alarms", "keep one"]),
         ({"detect": {"fleet_size": 3}}, ["detect.fleet_size", "together with false_alarms_per_year"]),
@@ -98,7 +107,7 @@ def test_the_run_length_is_stated_or_follows_from_false_alarms() -> None:
     ],
 )
 def test_only_loopback_is_free(url: str, loopback: bool) -> None:
-    budget = {"in_flight": 4, "tokens_per_second": 100}
+    budget = {"in_flight": 8, "tokens_per_second": 100}
     loaded = config.build({"target": {"url": url, "allow_load": True}, "budget": budget})
     assert loaded.target.loopback is loopback
 
@@ -179,3 +188,55 @@ def test_the_spec_follows_config_and_geometry() -> None:
     small = config.build({}).resolve(Geometry(context_len=512))
     assert small.max_context == 511
     assert small.digest() != spec.digest()
+
+
+def test_a_server_too_small_for_the_load_is_said() -> None:
+    with pytest.raises(config.ConfigError, match=r"load\.min_prompt: given 64; the server takes 127 tokens"):
+        config.build({}).resolve(Geometry(context_len=128))
+    assert config.build({"load": {"min_prompt": 32}}).resolve(Geometry(context_len=128)).max_context == 127
+
+
+def test_a_key_given_twice_is_a_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("run: {duration: 5}\nload: {rate: 2}\nrun: {seed: 3}\n")
+    with pytest.raises(config.ConfigError, match=r"line 3, column 1: .*'run' is given twice"):
+        config.load(path)
+
+
+def test_a_key_file_that_is_no_text_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(b"\xe8\x00\xff")
+    with pytest.raises(config.ConfigError, match=r"target\.api_key_file: .*not text"):
+        config.Target(api_key_file=path).api_key()
+
+
+@given(
+    room=st.integers(96, 5000),
+    share=st.floats(0, 1),
+    chunk=st.sampled_from([64, 512, 8192]),
+    index=st.integers(0, 10_000),
+    shape=st.sampled_from(sorted(SHAPES)),
+    most=st.sampled_from([4, 32, 4096]),
+)
+def test_what_a_config_allows_fits_into_its_context(
+    room: int, share: float, chunk: int, index: int, shape: str, most: int
+) -> None:
+    least = 8 + int(share * (room // 3 - 8))
+    loaded = config.build(
+        {
+            "load": {
+                "max_context": room,
+                "min_prompt": least,
+                "max_new_tokens": most,
+                "decode_tokens": most,
+                "shapes": {shape: 1},
+                "arrivals": "constant",
+            }
+        }
+    )
+    spec = loaded.resolve(Geometry(context_len=8000, chunk=chunk, track_interval=256))
+    before = 0
+    for item in Plan(1, spec).items(index):
+        for prompt in item.prompts:
+            assert before + prompt.length + item.max_new_tokens <= room
+        before += item.prompts[0].length + item.max_new_tokens
