@@ -7,6 +7,7 @@ import importlib.resources
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -52,10 +53,11 @@ def simulator(fault: str | None) -> Iterator[str]:
     """A simulator on a free loopback port, stopped at the end whatever happens."""
     port = _free_port()
     words = [sys.executable, "-m", "soak", "sim", "--port", str(port), "--numerics", "production"]
+    told = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe that nobody reads would stop a talkative child
     child = subprocess.Popen(
         [*words, *(["--fault", fault] if fault else [])],
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stderr=told,
         start_new_session=True,  # a Ctrl-C is for soak, which then stops its child itself
     )
     url = f"http://127.0.0.1:{port}"
@@ -64,7 +66,9 @@ def simulator(fault: str | None) -> Iterator[str]:
         while not _healthy(url):
             if child.poll() is not None or time.monotonic() > deadline:
                 child.kill()
-                error = child.communicate()[1].decode(errors="replace").strip()
+                child.wait()
+                told.seek(0)
+                error = told.read().decode(errors="replace").strip()
                 raise click.ClickException(f"the simulator did not start: {error or 'no words from it'}")
             time.sleep(0.1)
         yield url
@@ -75,6 +79,7 @@ def simulator(fault: str | None) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+        told.close()
 
 
 @click.command()

@@ -8,6 +8,7 @@ import os
 import shlex
 import signal
 import sys
+import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from soak.export.exposition import MetricsUnavailable
 from soak.export.summary import as_json
 from soak.export.terminal import Terminal
 from soak.run.exit_code import ExitCode
-from soak.run.soaking import SoakRun
+from soak.run.soaking import Interrupted, SoakRun
 from soak.sglang.preflight import TargetUnusable
 
 
@@ -39,17 +40,27 @@ def run_id_folder() -> Path:
 def again(path: Path | None, config: configs.Config) -> str:
     """The command that runs the same plan on the same target."""
     words = ["soak", "run", *([str(path)] if path else []), "--target", config.target.url]
-    words += ["--seed", str(config.run.seed), "--duration", f"{config.run.duration:g}s"]
+    words += ["--seed", str(config.run.seed), "--duration", f"{config.run.duration:.10g}s"]
+    if config.run.shards > 1:
+        words += ["--shard", f"{config.run.shard}/{config.run.shards}"]
     return shlex.join(words)
 
 
 async def _soak(config: configs.Config, out: Path, screen: Terminal, command: str) -> dict[str, Any]:
-    """Run with SIGINT and SIGTERM as a stop; a second one ends the process at once."""
+    """Run with SIGINT and SIGTERM as a stop.
+
+    A second one waits for nothing but the aborts (a second at most) and writes no summary; a third ends the
+    process where it stands.
+    """
     stop = asyncio.Event()
+    run = asyncio.current_task()
+    assert run is not None  # noqa: S101 - for the type checker: a coroutine runs in a task
 
     def interrupt() -> None:
-        if stop.is_set():
+        if run.cancelling():
             os._exit(int(ExitCode.INTERRUPTED))
+        if stop.is_set():
+            run.cancel()
         stop.set()
 
     loop = asyncio.get_running_loop()
@@ -71,14 +82,8 @@ def soak(
     try:
         with Terminal(stream, quiet=quiet) as screen, runner() as loop:
             summary = loop.run(_soak(config, out, screen, command))
-    except configs.ConfigError as error:
-        return fail(ExitCode.USAGE, str(error)), None
-    except MetricsUnavailable as error:
-        return fail(ExitCode.USAGE, str(error)), None
-    except TargetUnusable as error:
-        return fail(ExitCode.TARGET, str(error)), None
-    except OSError as error:
-        return fail(ExitCode.USAGE, f"{error.filename or out}: {error.strerror or error}"), None
+    except (asyncio.CancelledError, Exception) as error:
+        return _no_run(error, out), None
     if as_json_lines:
         sys.stdout.buffer.write(as_json(summary))
         sys.stdout.buffer.flush()
@@ -88,6 +93,24 @@ def soak(
     return int(summary["exit_code"]), summary
 
 
+def _no_run(error: BaseException, out: Path) -> int:
+    """Say why there is no summary; the exit code."""
+    match error:
+        case configs.ConfigError() | MetricsUnavailable():
+            return fail(ExitCode.USAGE, str(error))
+        case TargetUnusable():
+            return fail(ExitCode.TARGET, str(error))
+        case Interrupted():
+            return fail(ExitCode.INTERRUPTED, str(error))
+        case asyncio.CancelledError():
+            return fail(ExitCode.INTERRUPTED, "interrupted twice: no summary was written")
+        case OSError():
+            return fail(ExitCode.USAGE, f"{error.filename or out}: {error.strerror or error}")
+    # Python's own exit code for it would be 1, which says CORRUPT
+    told = "".join(traceback.format_exception(error))
+    return fail(ExitCode.FAULT, f"{told}soak itself failed: no verdict")
+
+
 def _with_loop(factory: Any) -> Any:
     return lambda: asyncio.Runner(loop_factory=factory)
 
@@ -95,7 +118,8 @@ def _with_loop(factory: Any) -> Any:
 @click.command(
     epilog="""\b
 Exit codes: 0 CLEAN, 1 SUSPECT or CORRUPT, 2 bad config or usage, 3 VACUOUS or still CALIBRATING,
-4 target unusable or lost, 5 load not delivered or a threshold missed, 130 interrupted.
+4 target unusable or lost, 5 load not delivered or a threshold missed, 70 soak itself failed,
+130 interrupted.
 
 \b
 Examples:

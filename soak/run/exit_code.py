@@ -16,6 +16,7 @@ class ExitCode(enum.IntEnum):
     INCONCLUSIVE = 3  # VACUOUS or still CALIBRATING
     TARGET = 4  # target unusable or lost
     LOAD = 5  # load not delivered, or a threshold missed
+    FAULT = 70  # a fault of soak itself: no verdict
     INTERRUPTED = 130
 
 

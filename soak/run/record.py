@@ -20,14 +20,17 @@ from soak.drive.coverage import Coverage
 from soak.drive.observation import Observation
 from soak.export.metrics import RunMetrics
 from soak.export.tally import Tally
-from soak.oracle.probe import ProbeResult, ResumeKind
+from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
 from soak.oracle.prober import Standalone
 from soak.oracle.victims import Victim, Victims
 from soak.plan.item import WrittenBy
 from soak.plan.spec import ResolvedSpec
 from soak.run.thresholds import LoadFigures
+from soak.sglang.exchange import Outcome
 
 _CONTROLLED = {ResumeKind.PREFILL: WrittenBy.PREFILL, ResumeKind.DECODE: WrittenBy.DECODE}
+_MOST_VICTIMS = 2_000_000  # tokens held here, whatever the server holds
+_POOLS = 2  # pools' worth: what was written longer ago is evicted, and asking for it evicts what is not
 _MIN_VICTIM = 32  # tokens; shorter prefixes have no resume worth asking about
 
 
@@ -49,7 +52,8 @@ class Record:
         self.tally = Tally()
         self.metrics = RunMetrics(registry, shapes=shapes)
         self.coverage = Coverage(spec.geometry, shapes)
-        self.victims = Victims(config.run.seed)
+        pool = spec.geometry.max_total_tokens
+        self.victims = Victims(config.run.seed, min(_MOST_VICTIMS, _POOLS * pool) if pool else _MOST_VICTIMS)
         self.detector = Detector(
             DetectSettings(
                 p0_max=config.detect.p0_max,
@@ -68,6 +72,23 @@ class Record:
         self.coverage.observe_load(seen)
         if seen.answer.ok:
             self._plant(seen)
+        elif seen.answer.outcome is Outcome.INVALID_LOGPROBS:
+            self._spoiled(seen)
+
+    def _spoiled(self, seen: Observation) -> None:
+        """Load that asked for logprobs met a null, or not one per token: an alarm as in any probe."""
+        item, answer = seen.item, seen.answer
+        decoded = item.written_by is WrittenBy.DECODE or item.parent is not None
+        found = ProbeResult(
+            number=0,  # no probe
+            shape=item.shape,
+            kind=ResumeKind.DECODE if decoded else ResumeKind.PREFILL,
+            outcome=ProbeOutcome.NON_FINITE if "null" in answer.detail else ProbeOutcome.BROKEN_INVARIANT,
+            detail=f"load request {item.index}, step {item.step}: {answer.detail}",
+            resume_boundary=answer.cached_tokens,
+        )
+        for alarm in self.detector.observe(found):
+            self._alarm(alarm)
 
     def _plant(self, seen: Observation) -> None:
         item, answer = seen.item, seen.answer

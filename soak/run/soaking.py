@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
 from soak import __version__
 from soak.config import Config, ConfigError
 from soak.drive.brake import Brake, StopLimits
-from soak.drive.coverage import CONJUNCTION_NAMES
+from soak.drive.coverage import CONJUNCTIONS
 from soak.drive.driver import DriveLimits, Driver
 from soak.drive.observation import Observation
 from soak.export.exposition import Exposition
@@ -39,6 +40,8 @@ from soak.sglang.client import SGLangClient
 from soak.sglang.preflight import Target, TargetUnusable, examine
 from soak.sglang.session import Session
 
+T = TypeVar("T")
+
 _TICK_S = 0.5
 _KILL_S = 1.0  # a stop leaves nothing running on the server after this
 _IN_FLIGHT = 256  # prompts at once where no budget says otherwise
@@ -57,6 +60,24 @@ class _Parts:
     budget: ProbeBudget
 
 
+class Interrupted(Exception):
+    """Stopped before any load was sent: there is nothing to report."""
+
+
+async def _unless_stopped(work: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:
+    """What ``work`` comes to; cancelled as soon as ``stop`` is set. Raises Interrupted."""
+    task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Interrupted("interrupted before any load was sent")
+        return task.result()
+    finally:
+        for each in (task, stopped):
+            each.cancel()
+        await asyncio.gather(task, stopped, return_exceptions=True)
+
+
 class SoakRun:
     """One run on one target; ``command`` is what somebody types to run the same plan again.
 
@@ -64,11 +85,17 @@ class SoakRun:
     """
 
     def __init__(self, config: Config, out: Path, screen: Terminal, *, command: str = "") -> None:
+        reached_by = {c.name: c.reached_by for c in CONJUNCTIONS}
         for name in config.detect.require_coverage or ():
-            if name not in CONJUNCTION_NAMES:
+            if name not in reached_by:
                 raise ConfigError(
                     f"detect.require_coverage: no such conjunction {name!r}; "
-                    f"there are {', '.join(CONJUNCTION_NAMES)}"
+                    f"there are {', '.join(reached_by)}"
+                )
+            if not config.load.shapes.get(reached_by[name]):
+                raise ConfigError(
+                    f"detect.require_coverage: {name} is reached by the shape {reached_by[name]}, which "
+                    "load.shapes leaves out; give it a weight, or do not require it"
                 )
         self._config, self._out, self._screen, self._command = config, out, screen, command
         self._registry = CollectorRegistry()
@@ -79,19 +106,17 @@ class SoakRun:
     async def run(self, stop: asyncio.Event) -> dict[str, Any]:
         """Soak until the duration is over, the target is lost or ``stop`` is set.
 
-        Returns the summary, which is also in ``out``/summary.json. Raises TargetUnusable before any load,
-        MetricsUnavailable if /metrics cannot be served, OSError if the folder cannot be written.
+        Returns the summary, which is also in ``out``/summary.json. Raises TargetUnusable, or Interrupted,
+        before any load, MetricsUnavailable if /metrics cannot be served, OSError if the folder cannot be
+        written.
         """
         config = self._config
         self._out.mkdir(parents=True, exist_ok=True)
-        async with SGLangClient(
-            config.target.url,
-            api_key=config.target.api_key(),
-            max_connections=(config.budget.in_flight or _IN_FLIGHT) + config.probe.concurrency + 8,
-        ) as client:
-            target = await examine(client)
+        async with self._client() as client:
+            target = await _unless_stopped(examine(client), stop)
             self._refuse_if_busy(target)
             identity = identify(config.run.seed, config.run.nonce, config.resolve(target.geometry))
+            (self._out / "summary.json").unlink(missing_ok=True)  # an earlier run's is no verdict on this one
             write_atomically(self._out / "run.json", identity.as_dict())
             for note in target.notes:
                 self._screen.say(note)
@@ -103,6 +128,17 @@ class SoakRun:
                 await parts.session.abort_outstanding(_KILL_S)
                 if exposition is not None:
                     await exposition.stop()
+
+    def _client(self) -> SGLangClient:
+        config = self._config
+        try:
+            return SGLangClient(
+                config.target.url,
+                api_key=config.target.api_key(),
+                max_connections=(config.budget.in_flight or _IN_FLIGHT) + config.probe.concurrency + 8,
+            )
+        except ValueError as error:
+            raise ConfigError(f"target: {error}") from error
 
     def _refuse_if_busy(self, target: Target) -> None:
         busy = (target.running or 0) + (target.queued or 0)
@@ -186,7 +222,8 @@ class SoakRun:
         lag = asyncio.create_task(watch_loop_lag(parts.record.loop_lag))
         lost = asyncio.create_task(parts.watch.until_lost())
         stopped = asyncio.create_task(stop.wait())
-        everything: tuple[asyncio.Task[Any], ...] = (drive, tick, lag, lost, stopped, *probes)
+        fault = asyncio.create_task(parts.driver.until_fault())
+        everything: tuple[asyncio.Task[Any], ...] = (drive, tick, lag, lost, stopped, fault, *probes)
         try:
             await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
             self._winding_down = True

@@ -31,14 +31,17 @@ class LoadLimits:
 def load_failures(figures: LoadFigures, limits: LoadLimits) -> list[str]:
     """One line per limit missed."""
     failures = []
-    if figures.asked and figures.delivered < limits.delivered_share * figures.asked:
-        why = ", ".join(f"{count} by {reason}" for reason, count in sorted(figures.undelivered.items()))
-        failures.append(
-            f"load not delivered: {figures.delivered} of {figures.asked} prompts "
-            f"({figures.delivered / figures.asked:.1%}; at least {limits.delivered_share:.0%} is wanted; "
-            f"{why})"
-        )
     answered = sum(figures.outcomes.values())
+    unanswered = max(0, figures.delivered - answered)
+    delivered = figures.delivered - unanswered
+    if figures.asked and delivered < limits.delivered_share * figures.asked:
+        why = [f"{count} by {reason}" for reason, count in sorted(figures.undelivered.items())]
+        why += [f"{unanswered} not answered by the end of the run"] if unanswered else []
+        failures.append(
+            f"load not delivered: {delivered} of {figures.asked} prompts "
+            f"({delivered / figures.asked:.1%}; at least {limits.delivered_share:.0%} is wanted; "
+            f"{', '.join(why)})"
+        )
     bad = answered - figures.outcomes.get("ok", 0)
     if answered and bad > limits.error_share * answered:
         kinds = ", ".join(f"{n} {k}" for k, n in sorted(figures.outcomes.items()) if k != "ok")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -137,3 +138,60 @@ def test_a_taken_metrics_port_is_said(tmp_path: Path) -> None:
         code, _, err = soak("run", str(config), "--out", str(tmp_path / "out"))
     assert code == 2
     assert "metrics.port" in err
+
+
+def started(target: str, out: Path, *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "soak", "run", str(shipped("demo")), "--target", target, "--out", out, *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+
+
+def test_a_signal_before_any_load_is_heard_at_once(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # takes connections and never answers
+        child = started(f"http://127.0.0.1:{mute.getsockname()[1]}", tmp_path)
+        mute.settimeout(30)
+        connection, _ = mute.accept()
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=5)
+        connection.close()
+    assert child.returncode == 130
+    assert b"interrupted before any load" in err
+    assert b"Traceback" not in out + err
+
+
+def test_a_second_signal_does_not_wait_for_the_first(tmp_path: Path) -> None:
+    with simulator(None) as url:
+        child = started(url, tmp_path)
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "run.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        child.send_signal(signal.SIGINT)
+        child.send_signal(signal.SIGTERM)
+        out, err = child.communicate(timeout=5)
+    assert child.returncode == 130
+    assert b"Traceback" not in out + err
+
+
+def test_a_fault_of_our_own_is_not_taken_for_a_verdict(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def broken(*_: object) -> None:
+        raise RuntimeError("wires crossed")
+
+    monkeypatch.setattr("soak.cli.run.SoakRun.run", broken)
+    code, _, err = soak("run", "--target", "http://127.0.0.1:1", "--out", str(tmp_path))
+    assert code == 70
+    assert "wires crossed" in err
+    assert "soak itself failed" in err
+
+
+def test_a_key_that_cannot_be_sent_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SGLANG_API_KEY", "clé secrète")
+    code, _, err = soak("run", "--target", "http://127.0.0.1:1", "--out", str(tmp_path))
+    assert code == 2
+    assert "API key must be printable ASCII" in err
+    assert "secr" not in err

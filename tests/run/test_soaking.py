@@ -12,11 +12,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from soak import config as configs
+from soak.export.exposition import MetricsUnavailable
 from soak.export.terminal import Terminal
 from soak.run.exit_code import ExitCode
-from soak.run.soaking import SoakRun
+from soak.run.soaking import Interrupted, SoakRun
 from soak.sglang.preflight import TargetUnusable
 from soak.sim.config import SimConfig
 from soak.sim.server import running
@@ -36,6 +38,7 @@ def config(url: str, **sections: dict[str, Any]) -> configs.Config:
             "max_new_tokens": 6,
             "decode_tokens": 24,
             "burst": 3,
+            "roots": 4,
         },
         "probe": {"rate": 20, "concurrency": 2, "tail": 24, "continuation": 24},
         "budget": {"probe_share": None, "pool_share_per_minute": None},
@@ -82,7 +85,7 @@ async def until(url: str, holds: Callable[[float], bool], within_s: float = 20.0
 
 async def test_a_healthy_server_is_clean(tmp_path: Path) -> None:
     async with running(EXACT) as url:
-        summary, _ = await soak(config(url, run={"duration": "30s"}), tmp_path)
+        summary, _ = await soak(config(url, run={"duration": "30s"}, detect={"p0_max": 0.5}), tmp_path)
     assert summary["verdict"] == "CLEAN", summary["reasons"]
     assert summary["exit_code"] == ExitCode.CLEAN
     assert summary["simulator"] is True
@@ -184,3 +187,59 @@ async def test_a_conjunction_that_does_not_exist_is_refused_before_anything(tmp_
     with pytest.raises(configs.ConfigError, match=r"detect\.require_coverage: .*teapot.*prefix-hit"):
         await soak(loaded, tmp_path)
     assert not (tmp_path / "run.json").exists()
+
+
+async def test_a_required_conjunction_whose_shape_is_left_out_is_refused(tmp_path: Path) -> None:
+    loaded = config(
+        "http://127.0.0.1:1",
+        load={"shapes": {"shared-prefix": 1}},
+        detect={"require_coverage": ["decode-written-resume"]},
+    )
+    with pytest.raises(configs.ConfigError, match=r"decode-written-resume is reached by .*decode-seeded"):
+        await soak(loaded, tmp_path)
+
+
+async def test_an_earlier_summary_does_not_outlive_the_start_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"verdict": "CLEAN"}')
+    taken = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
+    port = taken.sockets[0].getsockname()[1]
+    async with taken, running(EXACT) as url:
+        with pytest.raises(MetricsUnavailable):
+            await soak(config(url, metrics={"port": port}), tmp_path)
+    assert not (tmp_path / "summary.json").exists()
+
+
+async def test_a_stop_during_the_preflight_takes_its_requests_back(tmp_path: Path) -> None:
+    stop, asked = asyncio.Event(), asyncio.Event()
+    aborted: list[str] = []
+
+    async def info(_: web.Request) -> web.Response:
+        return web.json_response({"model_path": "m", "version": "0.5.18", "internal_states": [{}]})
+
+    async def never(request: web.Request) -> web.Response:
+        asked.set()
+        await asyncio.sleep(60)
+        return web.Response()
+
+    async def abort(request: web.Request) -> web.Response:
+        aborted.append((await request.json())["rid"])
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_get("/server_info", info)
+    app.router.add_post("/generate", never)
+    app.router.add_post("/abort_request", abort)
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    task = asyncio.create_task(soak(config(f"http://127.0.0.1:{runner.addresses[0][1]}"), tmp_path, stop))
+    await asked.wait()
+    stop.set()
+    begun = time.monotonic()
+    with pytest.raises(Interrupted):
+        await task
+    assert time.monotonic() - begun < 2
+    await runner.cleanup()
+    (rid,) = aborted
+    assert rid.startswith("soak-preflight-")
+    assert len(rid) > len("soak-preflight-")

@@ -35,5 +35,12 @@ def test_each_limit_has_its_line() -> None:
     assert "thresholds.ttft_p99: 0.500 s" in lines[2]
 
 
+def test_what_was_sent_and_never_answered_was_not_delivered() -> None:
+    assert load_failures(figures(outcomes={"ok": 96}), LoadLimits()) == []
+    (line,) = load_failures(figures(outcomes={"ok": 90}), LoadLimits())
+    assert "90 of 100" in line
+    assert "10 not answered by the end" in line
+
+
 def test_no_load_is_no_failure_of_load() -> None:
     assert load_failures(figures(asked=0, delivered=0, outcomes={}, ttft_p99_s=None), LoadLimits()) == []
