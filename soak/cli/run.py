@@ -132,6 +132,11 @@ Examples:
 @click.option("--seed", type=int, help="The same seed plans the same load.")
 @click.option("--shard", metavar="I/N", help="Drive only the indices congruent to I modulo N.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for summary.json and run.json.")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path),
+    help="File in which evidence, calibration and alarms outlive this run.",
+)
 @click.option("--json", "as_json_lines", is_flag=True, help="Print the summary as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def command(
@@ -142,6 +147,7 @@ def command(
     seed: int | None,
     shard: str | None,
     out: Path | None,
+    state: Path | None,
     as_json_lines: bool,
     quiet: bool,
 ) -> None:
@@ -160,6 +166,7 @@ def command(
                 run__seed=seed,
                 run__shard=index,
                 run__shards=count,
+                run__state=state,
             ),
         )
     except configs.ConfigError as error:

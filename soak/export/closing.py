@@ -124,7 +124,11 @@ def _findings(summary: Mapping[str, Any]) -> list[str]:
     lines = []
     for alarm in detector["alarms"]:
         where = alarm["stream"] or alarm["shape"]
-        lines += _wrapped("  ", f"{alarm['verdict']} by {alarm['channel']} in {where}: {alarm['evidence']}")
+        what = f"{alarm['verdict']} by {alarm['channel']} in {where}: {alarm['evidence']}"
+        if alarm.get("id"):
+            muted = "" if alarm["acked"] == "no" else ", muted"
+            what += f" (alarm {alarm['id']}, raised {alarm['raised_at']}{muted})"
+        lines += _wrapped("  ", what)
     lines = ["Found", *lines] if lines else []
     kinds = [kind for kind in detector["kinds"] if kind["controls"]]
     if kinds:

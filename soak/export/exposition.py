@@ -1,4 +1,6 @@
-"""Serves ``/metrics`` to Prometheus, and ``/healthz`` to whoever asks whether soak is alive. Read-only.
+"""Serves ``/metrics`` to Prometheus, and ``/healthz`` to whoever asks whether soak is alive.
+
+Read-only itself: routes that change something are handed in, and guard themselves.
 
 Rendering runs in a thread: thousands of series take tens of milliseconds,
 which the load's schedule would feel.
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
+from collections.abc import Iterable
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -22,8 +25,14 @@ class MetricsUnavailable(Exception):
 class Exposition:
     """An HTTP server over one registry. ``port`` 0 takes a free one; ``url`` says which after ``start``."""
 
-    def __init__(self, registry: CollectorRegistry, host: str = "127.0.0.1", port: int = 9464) -> None:
-        self._registry = registry
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        host: str = "127.0.0.1",
+        port: int = 9464,
+        routes: Iterable[web.AbstractRouteDef] = (),
+    ) -> None:
+        self._registry, self._routes = registry, tuple(routes)
         self._host, self._port = host, port
         self._runner: web.AppRunner | None = None
         self._bound: tuple[str, int] | None = None
@@ -41,6 +50,7 @@ class Exposition:
         app = web.Application()
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/healthz", self._healthz)
+        app.router.add_routes(self._routes)
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         try:

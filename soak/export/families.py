@@ -205,8 +205,14 @@ class VerdictFamilies:
         )
         self.alarms = Gauge(
             "soak_alarms",
-            "Latched alarms by channel, shape and verdict.",
-            ["channel", "shape", "verdict"],
+            "Alarms that stand, by channel, shape and verdict; acked no is worth a page, known and until are "
+            "muted by a person.",
+            ["channel", "shape", "verdict", "acked"],
+            registry=registry,
+        )
+        self.state_saved = Gauge(
+            "soak_state_saved_timestamp_seconds",
+            "When evidence and alarms were last saved, seconds since 1970; 0 for a run without a state file.",
             registry=registry,
         )
         self.evidence = Gauge(

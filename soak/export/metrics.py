@@ -9,10 +9,11 @@ import math
 import time
 from collections import Counter as Tallied
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 
-from soak.detect.verdict import DetectorReport, Verdict
+from soak.detect.verdict import Alarm, DetectorReport, Verdict
 from soak.drive.coverage_state import ConjunctionCoverage, CoverageState
 from soak.drive.observation import Observation
 from soak.export.families import NATS_SHOWN_MAX, LoadFamilies, ProbeFamilies, VerdictFamilies
@@ -50,7 +51,7 @@ class RunMetrics:
         self._totals: dict[tuple[str, str], int] = {}
         self._known: set[tuple[int, str]] = set()
         self._streams_shown: set[str] = set()
-        self._alarms_shown: set[tuple[str, str, str]] = set()
+        self._alarms_shown: set[tuple[str, str, str, str]] = set()
         for verdict in Verdict:
             self.judged.verdict.labels(verdict.value).set(0)
         for purpose in ("load", "probe"):
@@ -133,8 +134,15 @@ class RunMetrics:
         for each in Verdict:
             self.judged.verdict.labels(each.value).set(1 if each is verdict else 0)
 
-    def set_report(self, report: DetectorReport) -> None:
-        """Evidence, alarms and calibration as they stand; a stream that is gone loses its series."""
+    def set_state_saved(self, unix_s: float) -> None:
+        """When the state file was last written."""
+        self.judged.state_saved.set(unix_s)
+
+    def set_report(self, report: DetectorReport, muted: Mapping[Alarm, str] = MappingProxyType({})) -> None:
+        """Evidence, alarms and calibration as they stand; a stream that is gone loses its series.
+
+        muted: ``known`` or ``until`` for alarms that are to send no page.
+        """
         judged = self.judged
         judged.bar.set(report.log_bar)
         self._set_known(judged.combined, "main", report.log_sum)
@@ -146,7 +154,8 @@ class RunMetrics:
             judged.evidence.labels(stream).set(value)
         self._streams_shown = set(evidence)
         latched = Tallied(
-            (self._channel(a.channel), self._shape(a.shape), a.verdict.value) for a in report.alarms
+            (self._channel(a.channel), self._shape(a.shape), a.verdict.value, muted.get(a, "no"))
+            for a in report.alarms
         )
         self._alarms_shown |= latched.keys()
         for labels in self._alarms_shown:

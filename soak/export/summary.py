@@ -13,12 +13,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
 
-from soak.detect.verdict import DetectorReport, Verdict
+from soak.detect.verdict import Alarm, DetectorReport, Verdict
 from soak.drive.coverage_state import ConjunctionCoverage
 from soak.export.tally import Tally
 
@@ -78,11 +79,13 @@ def build_summary(
     started_at: datetime,
     ended_at: datetime,
     interrupted: bool = False,
+    alarm_facts: Mapping[Alarm, Mapping[str, Any]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Everything a run found. Both times must carry a time zone; divergence is in nats, times are in seconds.
 
-    ``verdict`` stands above the report's own, which does not know coverage. Raises ValueError for a time
-    without zone.
+    ``verdict`` stands above the report's own, which does not know coverage. ``alarm_facts``: what is known of
+    an alarm beside what the detectors say: its id, when it was raised, what a person said of it. Raises
+    ValueError for a time without zone.
     """
     return {
         "schema_version": SCHEMA_VERSION,
@@ -102,7 +105,7 @@ def build_summary(
         "started_at": _utc(started_at),
         "ended_at": _utc(ended_at),
         "duration_s": (ended_at - started_at).total_seconds(),
-        "detector": _detector(report),
+        "detector": _detector(report, alarm_facts),
         "probes": _probes(tally),
         "divergence": {shape: probes.divergence_dict() for shape, probes in tally.probes.items()},
         "worst_probe": tally.worst or None,
@@ -127,13 +130,15 @@ def _utc(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _detector(report: DetectorReport) -> dict[str, Any]:
+def _detector(report: DetectorReport, facts: Mapping[Alarm, Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "verdict": report.verdict.value,
         "statement": report.statement,
         "reasons": list(report.reasons),
         "alarms": [
-            asdict(alarm) | {"verdict": alarm.verdict.value, "probes": list(alarm.probes)}
+            asdict(alarm)
+            | {"verdict": alarm.verdict.value, "probes": list(alarm.probes)}
+            | dict(facts.get(alarm, {}))
             for alarm in report.alarms
         ],
         "kinds": [asdict(kind) for kind in report.kinds],

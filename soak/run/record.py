@@ -64,6 +64,7 @@ class Record:
             )
         )
         self.events: deque[str] = deque(maxlen=8)
+        self.file_alarm: Callable[[Alarm], str] = lambda _alarm: ""  # gives an alarm the id it is known under
 
     def observe_load(self, seen: Observation) -> None:
         """One answered load prompt; what it left in the cache is a victim from now on."""
@@ -143,7 +144,9 @@ class Record:
         return kind if kind is not None and missing[kind] else None
 
     def _alarm(self, alarm: Alarm) -> None:
-        self.say(f"{alarm.verdict.value}: {alarm.shape}: {alarm.channel}: {alarm.evidence}")
+        name = self.file_alarm(alarm)
+        under = f" (alarm {name})" if name else ""
+        self.say(f"{alarm.verdict.value}: {alarm.shape}: {alarm.channel}: {alarm.evidence}{under}")
 
     def say(self, words: str) -> None:
         """A line for people, kept among the recent events."""

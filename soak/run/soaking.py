@@ -31,6 +31,8 @@ from soak.oracle.probe import ProbeResult
 from soak.oracle.prober import Prober, ProbeSettings, Standalone
 from soak.plan.plan import Plan
 from soak.plan.spec import PLAN_VERSION
+from soak.run.alarm_desk import AlarmDesk
+from soak.run.alarms_api import AlarmsApi
 from soak.run.exit_code import exit_code
 from soak.run.identity import Identity, identify
 from soak.run.record import Record
@@ -39,6 +41,7 @@ from soak.run.watch import ServerWatch, watch_loop_lag
 from soak.sglang.client import SGLangClient
 from soak.sglang.preflight import Target, TargetUnusable, examine
 from soak.sglang.session import Session
+from soak.store.database import StateUnusable, Store
 
 T = TypeVar("T")
 
@@ -55,6 +58,7 @@ class _Parts:
     brake: Brake
     watch: ServerWatch
     record: Record
+    desk: AlarmDesk
     driver: Driver
     prober: Prober
     budget: ProbeBudget
@@ -106,12 +110,24 @@ class SoakRun:
     async def run(self, stop: asyncio.Event) -> dict[str, Any]:
         """Soak until the duration is over, the target is lost or ``stop`` is set.
 
-        Returns the summary, which is also in ``out``/summary.json. Raises TargetUnusable, or Interrupted,
-        before any load, MetricsUnavailable if /metrics cannot be served, OSError if the folder cannot be
-        written.
+        Returns the summary, which is also in ``out``/summary.json. Raises ConfigError for a state file or a
+        token that cannot be used, TargetUnusable or Interrupted before any load, MetricsUnavailable if
+        /metrics cannot be served, OSError if the folder cannot be written.
         """
-        config = self._config
         self._out.mkdir(parents=True, exist_ok=True)
+        try:
+            store = Store(self._config.run.state)
+        except StateUnusable as error:
+            raise ConfigError(f"run.state: {error}") from error
+        try:
+            return await self._run(stop, store, self._config.metrics.token())
+        except StateUnusable as error:
+            raise ConfigError(f"run.state: {error}") from error
+        finally:
+            store.close()
+
+    async def _run(self, stop: asyncio.Event, store: Store, token: str | None) -> dict[str, Any]:
+        config = self._config
         async with self._client() as client:
             target = await _unless_stopped(examine(client), stop)
             self._refuse_if_busy(target)
@@ -120,14 +136,15 @@ class SoakRun:
             write_atomically(self._out / "run.json", identity.as_dict())
             for note in target.notes:
                 self._screen.say(note)
-            parts = self._wire(client, target, identity)
-            exposition = await self._expose(target, parts.record)
+            parts = self._wire(client, target, identity, store)
+            exposition = await self._expose(target, parts, token)
             try:
                 return await self._soak(parts, stop, target, identity)
             finally:
                 await parts.session.abort_outstanding(_KILL_S)
                 if exposition is not None:
                     await exposition.stop()
+                parts.desk.close()
 
     def _client(self) -> SGLangClient:
         config = self._config
@@ -149,18 +166,23 @@ class SoakRun:
                 "pools a minute); else wait until the server is idle."
             )
 
-    async def _expose(self, target: Target, record: Record) -> Exposition | None:
-        record.metrics.set_build_info(
+    async def _expose(self, target: Target, parts: _Parts, token: str | None) -> Exposition | None:
+        parts.record.metrics.set_build_info(
             __version__, str(PLAN_VERSION), target.fingerprint.digest(), target.simulator
         )
         if self._config.metrics.port is None:
             return None
-        exposition = Exposition(self._registry, self._config.metrics.host, self._config.metrics.port)
+        exposition = Exposition(
+            self._registry,
+            self._config.metrics.host,
+            self._config.metrics.port,
+            AlarmsApi(parts.desk, token).routes(),
+        )
         await exposition.start()
         self._screen.say(f"metrics at {exposition.url}")
         return exposition
 
-    def _wire(self, client: SGLangClient, target: Target, identity: Identity) -> _Parts:
+    def _wire(self, client: SGLangClient, target: Target, identity: Identity, store: Store) -> _Parts:
         config, spec, probe = self._config, identity.spec, self._config.probe
         session = Session(client, identity.run_id)
         brake = Brake(StopLimits(config.stop.queue, config.stop.token_usage, config.stop.ttft))
@@ -172,6 +194,10 @@ class SoakRun:
             registry=self._registry,
             say=self._screen.say,
         )
+        desk = AlarmDesk(store, target.fingerprint.digest(), record.detector, record.say)
+        desk.start()
+        record.file_alarm = lambda alarm: desk.raised(alarm).id
+        self._probe_number = desk.probes
 
         def observe(seen: Observation) -> None:
             if seen.answer.http_status is not None:
@@ -207,7 +233,7 @@ class SoakRun:
             pool_tokens=spec.geometry.max_total_tokens,
             load_tokens=lambda: driver.tokens_prefilled,
         )
-        return _Parts(session, brake, watch, record, driver, prober, budget)
+        return _Parts(session, brake, watch, record, desk, driver, prober, budget)
 
     async def _soak(
         self, parts: _Parts, stop: asyncio.Event, target: Target, identity: Identity
@@ -220,10 +246,11 @@ class SoakRun:
         )
         tick = asyncio.create_task(self._tick(parts, target, started))
         lag = asyncio.create_task(watch_loop_lag(parts.record.loop_lag))
+        keep = asyncio.create_task(parts.desk.keep())
         lost = asyncio.create_task(parts.watch.until_lost())
         stopped = asyncio.create_task(stop.wait())
         fault = asyncio.create_task(parts.driver.until_fault())
-        everything: tuple[asyncio.Task[Any], ...] = (drive, tick, lag, lost, stopped, fault, *probes)
+        everything: tuple[asyncio.Task[Any], ...] = (drive, tick, lag, keep, lost, stopped, fault, *probes)
         try:
             await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
             self._winding_down = True
@@ -280,6 +307,7 @@ class SoakRun:
                 await asyncio.sleep(_TICK_S / 2)
                 continue
             self._probe_number += 1
+            parts.desk.probes = self._probe_number
             self._probing.add(task)
             try:
                 await self._probe_or_control(parts, self._probe_number)
@@ -312,7 +340,9 @@ class SoakRun:
         record, driver = parts.record, parts.driver
         report, coverage, (verdict, _) = record.detector.report(), record.coverage.report(), record.verdict()
         probing = max(0, parts.session.prompts_in_flight - driver.in_flight)
-        record.metrics.set_report(report)
+        record.metrics.set_report(report, parts.desk.muted())
+        if self._config.run.state is not None:
+            record.metrics.set_state_saved(parts.desk.saved_s)
         record.metrics.set_verdict(verdict)
         record.metrics.set_coverage(coverage)
         record.metrics.set_load(driver.asked, driver.delivered, driver.undelivered)
@@ -371,7 +401,7 @@ class SoakRun:
             ),
             verdict=verdict,
             exit_code=int(code),
-            reasons=[*reasons, *failures],
+            reasons=[*reasons, *parts.desk.notes(), *failures],
             report=record.detector.report(),
             coverage=record.coverage.report(),
             tally=record.tally,
@@ -379,6 +409,7 @@ class SoakRun:
             started_at=started_at,
             ended_at=datetime.now(UTC),
             interrupted=interrupted,
+            alarm_facts=parts.desk.facts(),
         )
         write_atomically(self._out / "summary.json", summary)
         return summary

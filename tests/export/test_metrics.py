@@ -130,8 +130,19 @@ def test_report(registry: CollectorRegistry, metrics: RunMetrics) -> None:
     assert value(registry, "soak_calibration_controls_needed", kind="prefill") == 60
     assert value(registry, "soak_detector_mode", kind="prefill", mode="tolerance") == 1
     assert value(registry, "soak_detector_mode", kind="prefill", mode="exact") == 0
-    alarm = {"channel": "absolute", "shape": "shared-prefix", "verdict": "CORRUPT"}
+    alarm = {"channel": "absolute", "shape": "shared-prefix", "verdict": "CORRUPT", "acked": "no"}
     assert value(registry, "soak_alarms", **alarm) == 1
+
+
+def test_a_muted_alarm_is_no_page_and_still_there(registry: CollectorRegistry, metrics: RunMetrics) -> None:
+    found = report(Verdict.CORRUPT)
+    metrics.set_report(found)
+    metrics.set_report(found, {found.alarms[0]: "known"})
+    alarm = {"channel": "absolute", "shape": "shared-prefix", "verdict": "CORRUPT"}
+    assert value(registry, "soak_alarms", **alarm, acked="no") == 0
+    assert value(registry, "soak_alarms", **alarm, acked="known") == 1
+    metrics.set_state_saved(1_772_366_001.0)
+    assert value(registry, "soak_state_saved_timestamp_seconds") == 1_772_366_001.0
 
 
 def test_an_acknowledged_alarm_and_its_stream_go_away(
@@ -139,7 +150,7 @@ def test_an_acknowledged_alarm_and_its_stream_go_away(
 ) -> None:
     metrics.set_report(report(Verdict.CORRUPT))
     metrics.set_report(DetectorReport(Verdict.CLEAN, log_bar=13.8))
-    alarm = {"channel": "absolute", "shape": "shared-prefix", "verdict": "CORRUPT"}
+    alarm = {"channel": "absolute", "shape": "shared-prefix", "verdict": "CORRUPT", "acked": "no"}
     assert value(registry, "soak_alarms", **alarm) == 0
     assert value(registry, "soak_evidence_nats", stream="shared-prefix/512/prefill") is None
     assert value(registry, "soak_evidence_combined_nats", evidence="main") is None
@@ -227,7 +238,7 @@ def test_no_label_names_what_grows(registry: CollectorRegistry, metrics: RunMetr
     used = {label for family in families(registry) for s in family.samples for label in s.labels}
     assert not used & FORBIDDEN_LABELS
     assert used == {
-        "budget", "channel", "comparison", "conjunction", "evidence", "fingerprint", "kind", "le", "mode",
-        "outcome", "plan_version", "purpose", "reason", "shape", "simulator", "state", "stream", "verdict",
-        "version",
+        "acked", "budget", "channel", "comparison", "conjunction", "evidence", "fingerprint", "kind", "le",
+        "mode", "outcome", "plan_version", "purpose", "reason", "shape", "simulator", "state", "stream",
+        "verdict", "version",
     }  # fmt: skip
