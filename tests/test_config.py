@@ -171,6 +171,28 @@ def test_the_key_comes_from_file_or_environment(tmp_path: Path, monkeypatch: pyt
         config.Target(api_key_file=tmp_path / "none").api_key()
 
 
+def test_the_token_of_the_alarms_api_comes_from_file_or_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SOAK_TOKEN", raising=False)
+    assert config.Metrics().token() is None
+    monkeypatch.setenv("SOAK_TOKEN", "from-environment-x")
+    assert config.Metrics().token() == "from-environment-x"
+    file = tmp_path / "token"
+    file.write_text("from-file-0123456789\n")
+    assert config.Metrics(token_file=file).token() == "from-file-0123456789"
+    for bad in ("too-short", "", "with space in the middle", "x" * 2000):
+        file.write_text(bad)
+        with pytest.raises(config.ConfigError, match=r"metrics\.token_file: .*at least 16") as caught:
+            config.Metrics(token_file=file).token()
+        assert not bad or bad not in str(caught.value)
+    with pytest.raises(config.ConfigError, match=r"metrics\.token_file: .*No such file"):
+        config.Metrics(token_file=tmp_path / "none").token()
+    monkeypatch.setenv("SOAK_TOKEN", "too-short")
+    with pytest.raises(config.ConfigError, match="SOAK_TOKEN: a token of at least 16"):
+        config.Metrics().token()
+
+
 @pytest.mark.parametrize("path", sorted(WORKLOADS.glob("*.yaml")), ids=lambda p: p.stem)
 def test_what_ships_loads_and_says_what_it_is_for(path: Path) -> None:
     config.load(path)

@@ -23,6 +23,7 @@ from soak.store.alarms import Ack, AckKind, StoredAlarm
 APPLICATION_ID = 0x736F616B  # "soak", in the header of the file
 SCHEMA_VERSION = 1
 _BUSY_S = 10.0
+_MAGIC = b"SQLite format 3\0"
 
 _SCHEMA = """
 CREATE TABLE evidence (
@@ -87,6 +88,7 @@ class Store:
         self._path = None if path is None else path.expanduser().resolve()
         self._lock: int | None = None
         if self._path is not None:
+            self._refuse_other_files(self._path)
             if exclusive:
                 self._lock = _locked(self._path)
             elif not self._path.exists():
@@ -96,6 +98,18 @@ class Store:
         except BaseException:
             self._unlock()
             raise
+
+    def _refuse_other_files(self, path: Path) -> None:
+        """Before even a lock is put beside it: a file that is no database at all."""
+        try:
+            with path.open("rb") as file:
+                head = file.read(len(_MAGIC))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StateUnusable(f"{path}: {error.strerror}") from error
+        if head not in (b"", _MAGIC):
+            raise StateUnusable(self._damaged("no SQLite header"))
 
     def _open(self) -> sqlite3.Connection:
         with self._in_words():

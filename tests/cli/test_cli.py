@@ -25,9 +25,10 @@ def soak(*words: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(
-    "words", [["--help"], *([[name, "--help"] for name in ("run", "plan", "demo", "sim", "bench")])]
-)
+COMMANDS = ("run", "alarms", "ack", "plan", "demo", "sim", "bench")
+
+
+@pytest.mark.parametrize("words", [["--help"], *([[name, "--help"] for name in COMMANDS])])
 def test_every_command_explains_itself(words: list[str]) -> None:
     code, out, _ = soak(*words)
     assert code == 0
@@ -43,6 +44,7 @@ def test_every_command_explains_itself(words: list[str]) -> None:
         (["run", "--shard", "2"], 2, "--shard 2: a pair such as 0/4"),
         (["run", "--shard", "4/4"], 2, "run.shard 4"),
         (["run", "--target", "http://127.0.0.1:1", "--out", "OUT"], 4, "cannot be reached"),
+        (["run", "--target", "http://127.0.0.1:1", "--state", __file__], 2, "run.state: "),
         (["plan", "--shard", "x/y"], 2, "--shard x/y"),
         (["sim", "--fault", "teapot", "--port", "0"], 2, "teapot"),
         (["brew"], 2, "No such command"),

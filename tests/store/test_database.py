@@ -193,14 +193,15 @@ def test_files_that_cannot_be_used_are_left_as_they_are(
         with pytest.raises(StateUnusable, match=words):
             Store(path, exclusive=exclusive)
     assert path.read_bytes() == before
+    assert make is not text or [p.name for p in path.parent.iterdir()] == [path.name]
 
 
 def test_a_folder_that_cannot_be_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StateUnusable, match=r"state\.sqlite\.lock: (Not a directory|File exists)"):
+    with pytest.raises(StateUnusable, match="Not a directory"):
         Store(tmp_path / "file" / "state.sqlite")
     (tmp_path / "folder.sqlite").mkdir()
-    with pytest.raises(StateUnusable, match="unable to open database file"):
+    with pytest.raises(StateUnusable, match="Is a directory"):
         Store(tmp_path / "folder.sqlite")
 
 
