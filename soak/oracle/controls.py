@@ -30,14 +30,22 @@ class Control:
 
 
 async def make_control(
-    passes: Passes, kind: ResumeKind, victim: Victim, rest: TokenIds, boundary: int, *, scored_tokens: int
+    passes: Passes,
+    kind: ResumeKind,
+    victim: Victim,
+    rest: TokenIds,
+    boundary: int,
+    *,
+    scored_tokens: int,
+    anywhere: bool = False,
 ) -> Control:
     """Write the victim's prefix once more as it was written, then score ``rest`` after it, warm and cold.
 
     scored_tokens: how many tokens after the boundary the probe scores; a control scores no more.
 
     boundary: the probe's resume boundary K, which the control must share: exactly where prefill wrote the
-    state; for decode, whose output is the control's own, wherever inside the generated part it resumes.
+    state; for decode, whose output is the control's own, wherever inside the generated part it resumes;
+    with ``anywhere``, for want of a probe, wherever it resumes at all.
     Raises PassFailedError for a hard alarm only.
     """
     namespace = passes.fresh()
@@ -57,7 +65,11 @@ async def make_control(
             return Control(None, f"nothing left to score after {boundary} of {len(ids)} tokens")
         scored = await passes.score("control", ids, boundary, namespace)
         if scored.cached != boundary:
-            earliest = victim.prompt_len if kind is ResumeKind.DECODE else boundary
+            earliest = boundary
+            if kind is ResumeKind.DECODE:
+                earliest = victim.prompt_len
+            elif anywhere:
+                earliest = 0
             if not earliest < scored.cached < boundary:
                 return Control(None, f"the control resumed at {scored.cached}, not at {boundary}")
             boundary = scored.cached
@@ -85,25 +97,7 @@ async def standalone_control(
         rest = rest[: max(0, room - len(victim.ids))]
     else:
         end = min(victim.prompt_len, room - len(rest))
-    control = await make_control(passes, kind, victim, rest, end, scored_tokens=scored_tokens)
-    if control.divergence is not None or kind is ResumeKind.DECODE:
-        return control
-    # a server that keeps states on a grid resumes below the end: write up to the grid and ask there
-    try:
-        namespace = passes.fresh()
-        await passes.generate("control write", victim.ids[:end], 0, 0.0, namespace)
-        boundary, _ = await passes.locate(np.concatenate([victim.ids[:end], rest]), namespace)
-    except PassFailedError as failed:
-        if failed.outcome.hard_alarm:
-            raise
-        return Control(None, failed.detail)
-    if boundary == 0:
-        return Control(None, f"nothing of a prefix of {end} tokens is kept in quiet")
+    # where a server keeps states on a grid, or load split the prompt at odd places, it resumes below the end
     return await make_control(
-        passes,
-        kind,
-        victim,
-        np.concatenate([victim.ids[boundary:end], rest]),
-        boundary,
-        scored_tokens=scored_tokens,
+        passes, kind, victim, rest, end, scored_tokens=scored_tokens, anywhere=kind is ResumeKind.PREFILL
     )

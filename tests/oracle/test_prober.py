@@ -342,6 +342,31 @@ async def test_standalone_controls_near_the_context_limit(length: int, generated
         assert "nothing left to score" in made.control.note
 
 
+@pytest.mark.parametrize(("places", "resumed"), [((64,), 64), ((37, 90), 90), ((), None)])
+async def test_a_control_by_itself_resumes_wherever_states_were_left(
+    places: tuple[int, ...], resumed: int | None
+) -> None:
+    session = ToySession()
+    anywhere = session.hit
+
+    def hit(ids: TokenIds, namespace: str | None, limit: int) -> int:
+        longest = anywhere(ids, namespace, limit)
+        return max((place for place in places if place <= longest), default=0)
+
+    session.hit = hit  # type: ignore[method-assign]
+    made = await prober(session, victim(100)).control(2, ResumeKind.PREFILL)
+    assert isinstance(made, Standalone)
+    if resumed is None:
+        assert made.control.divergence is None
+        assert "resumed at 0" in made.control.note
+    else:
+        assert made.control.cached == resumed
+        assert made.control.divergence is not None
+        assert made.control.divergence.zero
+        assert made.control.divergence.tokens == 100 + SETTINGS.tail - resumed - 1
+    assert len([r for r in session.requests if not r.get("return_logprob")]) == 1  # written once
+
+
 async def test_a_hard_alarm_in_a_control_is_an_alarm() -> None:
     session = ToySession()
     asking = prober(session, victim())
