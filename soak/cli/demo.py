@@ -21,7 +21,7 @@ from soak.cli.run import run_id_folder, soak
 from soak.detect.verdict import Verdict
 from soak.run.exit_code import ExitCode
 
-_FAULT = "state-not-restored"
+_FAULT = "stale-track-tail"  # SGLang #32555
 _READY_S = 30.0
 
 
@@ -53,6 +53,7 @@ def simulator(fault: str | None) -> Iterator[str]:
     """A simulator on a free loopback port, stopped at the end whatever happens."""
     port = _free_port()
     words = [sys.executable, "-m", "soak", "sim", "--port", str(port), "--numerics", "production"]
+    words += ["--max-total-tokens", "65536", "--max-mamba-slots", "512"]  # room for victims to grow old in
     told = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe that nobody reads would stop a talkative child
     child = subprocess.Popen(
         [*words, *(["--fault", fault] if fault else [])],
@@ -85,15 +86,16 @@ def simulator(fault: str | None) -> Iterator[str]:
 @click.command()
 @click.option("--fault", default=_FAULT, show_default=True, help="`soak sim --list-faults` names them.")
 @click.option("--healthy", is_flag=True, help="Plant nothing: the same minute on a healthy server.")
-@click.option("--duration", default="60s", show_default=True)
+@click.option("--duration", help="Default: 60s; healthy 120s, since calling a server CLEAN takes controls.")
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path))
-def command(*, fault: str, healthy: bool, duration: str, seed: int, out: Path | None) -> None:
+def command(*, fault: str, healthy: bool, duration: str | None, seed: int, out: Path | None) -> None:
     """Soak the embedded simulator with a planted fault for a minute, and see it found.
 
     Exits 0 when the fault was found (or, with --healthy, when the server was called CLEAN).
     """
     planted = None if healthy else fault
+    duration = duration or ("120s" if healthy else "60s")
     folder = out or run_id_folder()
     with simulator(planted) as url:
         click.echo(f"simulator at {url}, fault planted: {planted or 'none'}")
