@@ -8,7 +8,7 @@ from soak.detect.verdict import DetectorReport, Verdict
 from soak.export.closing import VERDICT_SENTENCES, closing_words, counts, nats, seconds, share
 from soak.export.summary import LoadCount
 from soak.export.tally import Tally
-from tests.export.samples import FACTS, summary
+from tests.export.samples import FACTS, report, summary
 
 
 def test_the_verdict_comes_first_with_its_reasons() -> None:
@@ -33,6 +33,17 @@ def test_figures_and_how_to_go_on() -> None:
     assert "not delivered: 1 server busy" in words
     assert "soak run --target http://127.0.0.1:30000 --seed 7" in words
     assert words.endswith("Exit code 1 (suspect or corrupt)")
+
+
+@pytest.mark.parametrize(("acked", "told"), [("no", "Z)"), ("known", "Z, muted)")])
+def test_an_alarm_says_under_which_id_it_is_acknowledged(acked: str, told: str) -> None:
+    (alarm,) = report(Verdict.CORRUPT).alarms
+    facts = {"id": "3fa9c1d2", "raised_at": "2027-01-15T08:00:00Z", "acked": acked}
+    found = summary(Verdict.CORRUPT, alarm_facts={alarm: facts})
+    (row,) = found["detector"]["alarms"]
+    assert (row["id"], row["acked"], row["probes"]) == ("3fa9c1d2", acked, [4, 9])
+    words = " ".join(closing_words(found).split())
+    assert f"k3 2.1 (alarm 3fa9c1d2, raised 2027-01-15T08:00:00{told}" in words
 
 
 def test_the_callers_own_replay_command_is_used() -> None:
