@@ -86,7 +86,7 @@ def simulator(fault: str | None) -> Iterator[str]:
 @click.command()
 @click.option("--fault", default=_FAULT, show_default=True, help="`soak sim --list-faults` names them.")
 @click.option("--healthy", is_flag=True, help="Plant nothing: the same minute on a healthy server.")
-@click.option("--duration", help="Default: 60s; healthy 120s, since calling a server CLEAN takes controls.")
+@click.option("--duration", help="Default: 75s; healthy 120s, since calling a server CLEAN takes controls.")
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path))
 def command(*, fault: str, healthy: bool, duration: str | None, seed: int, out: Path | None) -> None:
@@ -95,7 +95,7 @@ def command(*, fault: str, healthy: bool, duration: str | None, seed: int, out: 
     Exits 0 when the fault was found (or, with --healthy, when the server was called CLEAN).
     """
     planted = None if healthy else fault
-    duration = duration or ("120s" if healthy else "60s")
+    duration = duration or ("120s" if healthy else "75s")
     folder = out or run_id_folder()
     with simulator(planted) as url:
         click.echo(f"simulator at {url}, fault planted: {planted or 'none'}")

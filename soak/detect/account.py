@@ -8,6 +8,7 @@ from soak.detect.exact import ExactMode
 from soak.detect.kind_book import KindBook
 from soak.detect.settings import HANDFUL
 from soak.detect.verdict import Alarm, KindCalibration
+from soak.oracle.probe import ResumeKind
 
 LONG_TAIL = 100.0
 """A threshold so many times over the median control comes of a few controls far noisier than the others."""
@@ -57,7 +58,12 @@ def _unjudged(kind: str, book: KindBook) -> Iterator[str]:
         have += f", none of {book.refused} tried could be made: {book.refusal}"
     elif not calibration.controls:
         have += ", none was tried so far"
-    if book.probes < HANDFUL:
+    if not ResumeKind(kind).controllable:
+        yield (
+            f"{kind}: no control can copy such a resume; only ceilings, declared bound and hard channels "
+            f"judged its {book.probes} valid probes"
+        )
+    elif book.probes < HANDFUL:
         yield (
             f"{kind}: {book.probes} valid probes are too few to wait for its controls ({have}); only "
             "ceilings, declared bound and hard channels judged them"

@@ -282,7 +282,11 @@ class Detector:
         return Verdict.CLEAN
 
     def _holding_back(self) -> list[str]:
-        return [k for k, book in self._books.items() if book.probes >= HANDFUL and not self._ready(k)]
+        return [
+            kind
+            for kind, book in self._books.items()
+            if book.probes >= HANDFUL and ResumeKind(kind).controllable and not self._ready(kind)
+        ]
 
     def acknowledge(self, alarm: Alarm) -> None:
         """A person has seen this alarm: take it out and start the evidence of its stream afresh.

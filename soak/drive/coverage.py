@@ -23,6 +23,7 @@ class _Conjunction:
     by_load: Callable[[Observation, Geometry], CoverageState]
     by_probe: Callable[[ProbeResult, Geometry], bool]
     note: str
+    applicable: Callable[[Geometry], bool] = lambda geometry: True
     probe_confirms: bool = False  # a probe that looked at a victim of it went through it as well
 
 
@@ -62,6 +63,7 @@ CONJUNCTIONS = (
         ),
         lambda probe, _: probe.shape == "chunked-burst",
         "two or more prompts longer than a chunk were in flight together; no answer says who shared a batch",
+        applicable=lambda g: g.chunk < g.context_len - 1,
     ),
     _Conjunction(
         "decode-written-resume",
@@ -96,7 +98,10 @@ class Coverage:
         self._start = clock()
         active = set(shapes)
         self._watched = [c for c in CONJUNCTIONS if c.reached_by in active]
-        self._state = {c.name: CoverageState.NOT_REACHED for c in self._watched}
+        self._state = {
+            c.name: CoverageState.NOT_REACHED if c.applicable(geometry) else CoverageState.NOT_APPLICABLE
+            for c in self._watched
+        }
         self._count = {c.name: 0 for c in self._watched}
         self._last: dict[str, float] = {}
         self._probes = {c.name: 0 for c in self._watched}
@@ -119,6 +124,8 @@ class Coverage:
                     self._reached(conjunction.name, CoverageState.CONFIRMED)
 
     def _reached(self, name: str, state: CoverageState) -> None:
+        if self._state[name] is CoverageState.NOT_APPLICABLE:
+            return
         self._count[name] += 1
         self._last[name] = self._clock() - self._start
         if _ORDER.index(state) > _ORDER.index(self._state[name]):

@@ -19,6 +19,7 @@ from soak.drive.brake import Brake
 from soak.drive.observation import Observation
 from soak.plan.item import Item
 from soak.plan.plan import Plan
+from soak.sglang.allowance import Allowance
 from soak.sglang.exchange import Answer, TokenIds
 from soak.sglang.session import Session
 
@@ -27,34 +28,10 @@ _PATIENCE_S = 2.0  # how long an item may wait for a free place before it counts
 
 @dataclass(frozen=True, slots=True)
 class DriveLimits:
-    """in_flight: prompts at once; tokens_per_second: prompt and output tokens asked, averaged over 10 s."""
+    """in_flight: load prompts at once; timeout_s: seconds a request may take."""
 
     in_flight: int = 256
-    tokens_per_second: float | None = None
     timeout_s: float = 120.0
-
-
-class Allowance:
-    """A token bucket over ten seconds of budget; None as rate lifts it. Pure but for the clock given."""
-
-    def __init__(self, rate: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._rate = rate
-        self._clock = clock
-        self._level = 10.0 * rate if rate else 0.0
-        self._at = clock()
-
-    def take(self, tokens: int) -> bool:
-        """Whether ``tokens`` may be spent now; a request larger than the bucket passes when it is full."""
-        if self._rate is None:
-            return True
-        now = self._clock()
-        full = 10.0 * self._rate
-        self._level = min(full, self._level + (now - self._at) * self._rate)
-        self._at = now
-        if self._level < min(tokens, full):
-            return False
-        self._level -= tokens
-        return True
 
 
 class Driver:
@@ -67,10 +44,11 @@ class Driver:
         brake: Brake,
         limits: DriveLimits,
         on_observation: Callable[[Observation], None],
+        allowance: Allowance | None = None,
     ) -> None:
         self._plan, self._session, self._brake, self._limits = plan, session, brake, limits
         self._on_observation = on_observation
-        self._allowance = Allowance(limits.tokens_per_second)
+        self._allowance = allowance or Allowance(None)
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting: dict[asyncio.Future[None], None] = {}  # for a free place, first come first served

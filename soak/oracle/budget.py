@@ -14,6 +14,7 @@ from collections.abc import Callable
 from asyncio_throttle.throttler import Throttler
 
 from soak.oracle.probe import ProbeOutcome, ProbeResult
+from soak.sglang.allowance import Allowance
 
 _START_TOKENS = 20_000  # what probes may spend before load has spent anything
 _WINDOW_S = 60.0
@@ -33,6 +34,7 @@ class ProbeBudget:
         pool_share_per_minute: float | None,
         pool_tokens: int | None,
         load_tokens: Callable[[], int],
+        allowance: Allowance | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if rate <= 0:
@@ -47,6 +49,7 @@ class ProbeBudget:
             else pool_share_per_minute * pool_tokens
         )
         self._load_tokens = load_tokens
+        self._allowance = allowance or Allowance(None)
         self._clock = clock
         self._spent_lately: deque[tuple[float, int]] = deque()
         self._lately = 0
@@ -65,8 +68,9 @@ class ProbeBudget:
             self._slower = min(_SLOWEST, self._slower * 1.1) if over else max(1.0, self._slower / 1.1)
 
     def spend(self, tokens: int) -> None:
-        """Account for tokens of a control."""
+        """Account for tokens of a probe or a control."""
         self.spent += tokens
+        self._allowance.charge(tokens)
         self._spent_lately.append((self._clock(), tokens))
         self._lately += tokens
 
@@ -83,6 +87,8 @@ class ProbeBudget:
     def short_of(self) -> str:
         """What the next probe has to wait for; empty when it may go."""
         self._forget_old()
+        if self._allowance.overdrawn:
+            return "tokens-per-second"
         if self._per_minute is not None and self._lately >= self._per_minute:
             return "pool-share"
         if self._prefill_share is not None and self._prefill_share < 1:

@@ -16,9 +16,6 @@ from soak.oracle.probe import ResumeKind
 from soak.oracle.victims import Victim
 from soak.sglang.exchange import TokenIds
 
-CONTROLLED = (ResumeKind.PREFILL, ResumeKind.DECODE)
-"""The kinds whose path can be copied. A host load-back or a retraction is not ours to bring about."""
-
 
 @dataclass(frozen=True, slots=True)
 class Control:

@@ -79,6 +79,8 @@ class Passes:
         if answer.outcome is Outcome.INVALID_LOGPROBS:
             hard = ProbeOutcome.NON_FINITE if "null" in answer.detail else ProbeOutcome.BROKEN_INVARIANT
             raise PassFailedError(hard, f"{what} pass: {answer.detail}")
+        if answer.breaks_invariant:
+            raise PassFailedError(ProbeOutcome.BROKEN_INVARIANT, f"{what} pass: {answer.detail}")
         raise PassFailedError(
             ProbeOutcome.REQUEST_FAILED, f"{what} pass: {answer.outcome.value}: {answer.detail}"
         )

@@ -22,6 +22,11 @@ class ResumeKind(enum.StrEnum):
     HOST = "host"
     RETRACTED = "retracted"
 
+    @property
+    def controllable(self) -> bool:
+        """Whether a control can copy its path: a host load-back or a retraction is not ours to bring about."""
+        return self in (ResumeKind.PREFILL, ResumeKind.DECODE)
+
 
 class ProbeOutcome(enum.StrEnum):
     """Valid, or the reason why a probe says nothing (it never counts as a pass), or a hard alarm."""

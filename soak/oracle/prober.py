@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from soak.oracle.amnesia import amnesia
-from soak.oracle.controls import CONTROLLED, Control, make_control, standalone_control
+from soak.oracle.controls import Control, make_control, standalone_control
 from soak.oracle.divergence import diverge
 from soak.oracle.passes import Passes, PassFailedError, Question
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
@@ -162,8 +162,8 @@ class Prober:
     async def _ask(self, result: ProbeResult, victim: Victim, passes: Passes) -> None:
         draw = Draw(self._seed, "probe", result.number)
         question = await self._locate(result, victim, passes, draw)
-        wants_control = draw.chance(self._settings.control_per_mille) and result.kind in CONTROLLED
-        if result.kind not in CONTROLLED:
+        wants_control = draw.chance(self._settings.control_per_mille) and result.kind.controllable
+        if not result.kind.controllable:
             result.control_note = f"a resume of kind {result.kind.value} cannot be brought about at will"
         wants_repeat = draw.chance(self._settings.repeat_per_mille)
         steps = ["warm", "cold", "control"] if wants_control else ["warm", "cold"]

@@ -73,11 +73,11 @@ class Record:
         self.coverage.observe_load(seen)
         if seen.answer.ok:
             self._plant(seen)
-        elif seen.answer.outcome is Outcome.INVALID_LOGPROBS:
+        elif seen.answer.outcome is Outcome.INVALID_LOGPROBS or seen.answer.breaks_invariant:
             self._spoiled(seen)
 
     def _spoiled(self, seen: Observation) -> None:
-        """Load that asked for logprobs met a null, or not one per token: an alarm as in any probe."""
+        """Load met a null, lengths that do not add up or another request's ids: an alarm as in any probe."""
         item, answer = seen.item, seen.answer
         decoded = item.written_by is WrittenBy.DECODE or item.parent is not None
         found = ProbeResult(

@@ -38,6 +38,7 @@ from soak.run.identity import Identity, identify
 from soak.run.record import Record
 from soak.run.thresholds import LoadLimits, load_failures
 from soak.run.watch import ServerWatch, watch_loop_lag
+from soak.sglang.allowance import Allowance
 from soak.sglang.client import SGLangClient
 from soak.sglang.preflight import Target, TargetUnusable, examine
 from soak.sglang.session import Session
@@ -204,10 +205,11 @@ class SoakRun:
                 watch.alive()
             record.observe_load(seen)
 
-        limits = DriveLimits(
-            config.budget.in_flight or _IN_FLIGHT, config.budget.tokens_per_second, probe.timeout
-        )
-        driver = Driver(Plan(identity.seed, spec, identity.nonce), session, brake, limits, observe)
+        # probes send one request at a time each: their places are kept out of what load may fill
+        in_flight = max(1, (config.budget.in_flight or _IN_FLIGHT) - probe.concurrency)
+        allowance = Allowance(config.budget.tokens_per_second)
+        plan = Plan(identity.seed, spec, identity.nonce)
+        driver = Driver(plan, session, brake, DriveLimits(in_flight, probe.timeout), observe, allowance)
         prober = Prober(
             session,
             record.victims,
@@ -232,6 +234,7 @@ class SoakRun:
             pool_share_per_minute=config.pool_share_per_minute,
             pool_tokens=spec.geometry.max_total_tokens,
             load_tokens=lambda: driver.tokens_prefilled,
+            allowance=allowance,
         )
         return _Parts(session, brake, watch, record, desk, driver, prober, budget)
 

@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 
 from soak.sglang.exchange import Answer, Candidates, GenerateRequest, Logprobs, Outcome, TokenIds
-from soak.sglang.logprobs import Fault, malformed, read_candidates, read_entries, read_ids
+from soak.sglang.logprobs import Fault, broken_invariant, malformed, read_candidates, read_entries, read_ids
 
 _DETAIL = 500  # characters kept of a server's own words
 
@@ -24,6 +24,7 @@ def read_answer(value: object, request: GenerateRequest, index: int, lists: Sequ
         _read(answer, value, request, index, lists)
     except Fault as fault:
         answer.outcome, answer.detail = fault.outcome, fault.detail
+        answer.breaks_invariant = fault.breaks_invariant
     return answer
 
 
@@ -79,7 +80,7 @@ def _read(
         raise malformed("answer without meta_info: not SGLang's /generate")
     rid = meta.get("id")
     if rid is not None and rid != answer.rid:
-        raise malformed(f"answer of another request: sent rid {answer.rid}, got {str(rid)[:80]}")
+        raise broken_invariant(f"answer of another request: sent rid {answer.rid}, got {str(rid)[:80]}")
     aborted = _read_finish(answer, meta.get("finish_reason"))
     if aborted is None:
         _read_counts(answer, meta)
@@ -144,15 +145,19 @@ def _read_counts(answer: Answer, meta: dict[str, object]) -> None:
 def _check_lengths(answer: Answer, request: GenerateRequest, index: int) -> None:
     prompt = request.prompts[index]
     if not isinstance(prompt, str) and answer.prompt_tokens != len(prompt):
-        raise malformed(f"prompt_tokens is {answer.prompt_tokens}, {len(prompt)} ids were sent")
+        raise broken_invariant(f"prompt_tokens is {answer.prompt_tokens}, {len(prompt)} ids were sent")
     if answer.completion_tokens != answer.output_ids.size:
-        raise malformed(
+        raise broken_invariant(
             f"completion_tokens is {answer.completion_tokens}, output_ids has {answer.output_ids.size}"
         )
     if answer.completion_tokens > request.max_new_tokens:
-        raise malformed(f"{answer.completion_tokens} tokens generated, {request.max_new_tokens} asked for")
+        raise broken_invariant(
+            f"{answer.completion_tokens} tokens generated, {request.max_new_tokens} asked for"
+        )
     if answer.cached_tokens > answer.prompt_tokens:
-        raise malformed(f"cached_tokens is {answer.cached_tokens} of {answer.prompt_tokens} prompt_tokens")
+        raise broken_invariant(
+            f"cached_tokens is {answer.cached_tokens} of {answer.prompt_tokens} prompt_tokens"
+        )
 
 
 def _read_logprobs(
@@ -215,7 +220,7 @@ def _same_ids(got: TokenIds, sent: TokenIds, what: str, offset: int) -> None:
         return  # SGLang names the vocabulary's last id 0 beside its logprob, which is the right one
     if differ.size:
         i = int(differ[0])
-        raise malformed(
+        raise broken_invariant(
             f"{what} {i} (position {offset + i}) is of token {got[i]}, sent or returned was {sent[i]}; "
             f"{differ.size} of {got.size} ids differ"
         )

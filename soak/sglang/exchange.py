@@ -83,6 +83,7 @@ class Answer:
     rid: str
     outcome: Outcome
     detail: str = ""
+    breaks_invariant: bool = False  # well-formed, and about other tokens or another request: an alarm
     http_status: int | None = None
     sent_s: float = 0.0
     first_token_s: float | None = None

@@ -41,10 +41,14 @@ _MARK = f"cut-{secrets.token_hex(8)}-"
 
 
 class Fault(Exception):
-    """An answer that cannot be used: its outcome, and in words what was wrong and where."""
+    """An answer that cannot be used: its outcome, and in words what was wrong and where.
 
-    def __init__(self, outcome: Outcome, detail: str) -> None:
+    breaks_invariant: well-formed, and about other tokens or another request than was asked.
+    """
+
+    def __init__(self, outcome: Outcome, detail: str, breaks_invariant: bool = False) -> None:
         super().__init__(detail)
+        self.breaks_invariant = breaks_invariant
         self.outcome = outcome
         self.detail = detail
 
@@ -52,6 +56,11 @@ class Fault(Exception):
 def malformed(detail: str) -> Fault:
     """A Fault for bytes that are not what SGLang's protocol says."""
     return Fault(Outcome.MALFORMED, detail)
+
+
+def broken_invariant(detail: str) -> Fault:
+    """A Fault for a well-formed answer whose lengths, ids or rid are not those of the request."""
+    return Fault(Outcome.MALFORMED, detail, breaks_invariant=True)
 
 
 def parse(body: bytes) -> tuple[object, list[bytes]]:

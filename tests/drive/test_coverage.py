@@ -73,3 +73,11 @@ def test_valid_probes_are_counted_and_confirm_what_they_went_through() -> None:
     assert told["co-batched-chunked-prefill"].probes == 1
     assert told["co-batched-chunked-prefill"].state is CoverageState.NOT_REACHED
     assert told["prefix-hit"].probes == 0
+
+
+def test_what_a_server_cannot_have_is_not_applicable() -> None:
+    coverage = Coverage(Geometry(chunk=8192, context_len=4096), SHAPES)
+    coverage.observe_load(seen("chunked-burst", prefilling=1))
+    told = {c.name: c for c in coverage.report()}
+    assert told["co-batched-chunked-prefill"].state is CoverageState.NOT_APPLICABLE
+    assert told["co-batched-chunked-prefill"].count == 0

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from soak.drive.brake import Brake, StopLimits
-from soak.drive.driver import Allowance, DriveLimits, Driver
+from soak.drive.driver import DriveLimits, Driver
 from soak.drive.observation import Observation
 from soak.plan.plan import Plan
 from soak.plan.spec import ResolvedSpec
@@ -111,7 +111,8 @@ async def test_the_cap_holds_and_what_it_kept_back_is_counted(monkeypatch: pytes
     await tested.drain(1)
     assert session.most <= 4
     assert tested.asked == 30
-    assert tested.delivered + tested.undelivered["in-flight-cap"] == 30
+    assert tested.delivered + sum(tested.undelivered.values()) == 30
+    assert tested.undelivered["in-flight-cap"] > 10
     assert tested.delivered < 12
 
 
@@ -219,16 +220,3 @@ async def test_draining_ends_in_time_and_cancels_the_rest() -> None:
     assert time.monotonic() - start < 2
     assert session.cancelled == 10
     assert tested.in_flight == 0
-
-
-def test_the_token_budget_is_a_bucket_of_ten_seconds() -> None:
-    now = [0.0]
-    bucket = Allowance(100, lambda: now[0])
-    assert bucket.take(1000)
-    assert not bucket.take(1)
-    now[0] = 5.0
-    assert bucket.take(500)
-    assert not bucket.take(1)
-    now[0] = 15.0
-    assert bucket.take(10**6)  # more than the bucket holds passes when it is full
-    assert Allowance(None).take(10**9)

@@ -4,6 +4,7 @@ import pytest
 
 from soak.oracle.budget import ProbeBudget
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
+from soak.sglang.allowance import Allowance
 
 
 class Clock:
@@ -59,6 +60,26 @@ def test_probes_slow_down_when_they_evict_what_they_look_for() -> None:
     clock.now = 61
     assert tested.short_of() == "pool-share"  # the same spending now lasts longer
     clock.now = 600
+    assert tested.short_of() == ""
+
+
+def test_probes_wait_for_the_tokens_they_share_with_load() -> None:
+    clock = Clock()
+    allowance = Allowance(100, clock)
+    tested = ProbeBudget(
+        5,
+        prefill_share=None,
+        pool_share_per_minute=None,
+        pool_tokens=None,
+        load_tokens=lambda: 0,
+        allowance=allowance,
+        clock=clock,
+    )
+    assert tested.short_of() == ""
+    tested.record(result(1500))
+    assert tested.short_of() == "tokens-per-second"
+    assert not allowance.take(1)
+    clock.now = 6
     assert tested.short_of() == ""
 
 

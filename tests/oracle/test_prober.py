@@ -143,6 +143,8 @@ async def test_a_hit_on_the_cold_side_is_invalid() -> None:
         (Answer("r", Outcome.SERVER_ERROR, "500"), ProbeOutcome.REQUEST_FAILED),
         (Answer("r", Outcome.INVALID_LOGPROBS, "entry 3 is null"), ProbeOutcome.NON_FINITE),
         (Answer("r", Outcome.INVALID_LOGPROBS, "3 logprobs for 4 ids"), ProbeOutcome.BROKEN_INVARIANT),
+        (Answer("r", Outcome.MALFORMED, "not JSON"), ProbeOutcome.REQUEST_FAILED),
+        (Answer("r", Outcome.MALFORMED, "of 3 ids", breaks_invariant=True), ProbeOutcome.BROKEN_INVARIANT),
     ],
 )
 async def test_failed_passes_name_themselves(answer: Answer, outcome: ProbeOutcome) -> None:
