@@ -69,6 +69,11 @@ class Cache:
         """Give the request's row slots for positions up to ``end``. Raises OutOfSlots, changing nothing."""
         if end <= request.allocated:
             return
+        if end - request.allocated == 1 == self.config.page_size and len(self.tokens.pages):
+            (slot,) = self.tokens.pages.take(1)  # every decode step comes this way
+            self.table.slots[request.row, request.allocated] = slot
+            request.allocated = end
+            return
         slots = self.take_tokens(end - request.allocated)
         self.table.slots[request.row, request.allocated : request.allocated + len(slots)] = slots
         request.allocated += len(slots)

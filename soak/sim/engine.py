@@ -80,8 +80,7 @@ class EngineDead(RuntimeError):
 
 
 class Engine:
-    """Owns the thread. On ``loop``, ``deliver`` gets each step's updates; ``died`` is called if one raises.
-    """
+    """Owns the thread. On ``loop``, ``deliver`` gets what a step brought; ``died`` is called if one fails."""
 
     def __init__(
         self,

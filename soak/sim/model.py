@@ -132,6 +132,7 @@ class Model:
         self._tokens.keys[kv, batch.out_slots] = k
         self._tokens.values[kv, batch.out_slots] = v
         out = np.zeros((len(h), w.HEADS * w.HEAD_DIM))
+        shape = (-1, w.HEADS, w.HEAD_DIM)
         for row in range(len(batch.req_rows)):
             n = int(batch.extend_lens[row])
             if n == 0:
@@ -139,8 +140,8 @@ class Model:
             start, prefix = int(batch.extend_start[row]), int(batch.prefix_lens[row])
             first = max(0, prefix - layer.window + 1) if layer.window else 0
             slots = self._table.slots[batch.req_rows[row], first : prefix + n]
-            keys = self._tokens.keys[kv, slots].reshape(-1, w.HEADS, w.HEAD_DIM).transpose(1, 2, 0)
-            values = self._tokens.values[kv, slots].reshape(-1, w.HEADS, w.HEAD_DIM).transpose(1, 0, 2)
+            keys = self._tokens.keys[kv].take(slots, axis=0).reshape(shape).transpose(1, 2, 0)
+            values = self._tokens.values[kv].take(slots, axis=0).reshape(shape).transpose(1, 0, 2)
             queries = q[start : start + n].reshape(n, w.HEADS, w.HEAD_DIM).transpose(1, 0, 2)
             scores = np.matmul(queries, keys)
             old = prefix - first
@@ -163,8 +164,8 @@ class Model:
         hidden = columns >= batch.seq_lens[:, None]
         slots = self._table.slots[batch.req_rows[:, None], columns]
         shape = (len(h), -1, w.HEADS, w.HEAD_DIM)
-        keys = self._tokens.keys[kv, slots].reshape(shape).transpose(0, 2, 3, 1)
-        values = self._tokens.values[kv, slots].reshape(shape).transpose(0, 2, 1, 3)
+        keys = self._tokens.keys[kv].take(slots, axis=0).reshape(shape).transpose(0, 2, 3, 1)
+        values = self._tokens.values[kv].take(slots, axis=0).reshape(shape).transpose(0, 2, 1, 3)
         scores = np.matmul(q.reshape(len(h), w.HEADS, 1, w.HEAD_DIM), keys)
         scores += np.where(hidden, MASKED, np.float32(0.0))[:, None, None, :]
         mixed = _softmax_mix(scores, values)

@@ -133,6 +133,8 @@ class Runner:
         if self.numerics.exact:
             seed = 42 if sampling.seed is None else sampling.seed
             rng = np.random.Generator(np.random.Philox(key=[seed % 2**63, request.seq_len]))
+        if sampling.top_k <= 0 and sampling.top_p >= 1.0:
+            return int(np.argmax(logits / sampling.temperature + rng.gumbel(size=len(logits))))
         logprobs = log_softmax(logits[None] / sampling.temperature)[0]
         order = np.argsort(-logprobs, kind="stable")
         if sampling.top_k > 0:

@@ -149,8 +149,8 @@ async def _shapes(talk: Talk) -> None:
     await talk.generate("ids without a start", ids, 1, return_logprob=True, token_ids_logprob=[5])
     await talk.generate("last id", [5, 999, 7], 0, return_logprob=True, logprob_start_len=0)
     await talk.generate("rids", [ids.tolist(), ids[:5].tolist()], 1, rid=["x", "y"])
-    await talk.stream("stream", body(ids, 3, stream=True, return_logprob=True))
-    await talk.stream("batched stream", body([ids.tolist(), ids[:9].tolist()], 2, stream=True))
+    await talk.stream("stream", body(ids, 200, stream=True, return_logprob=True))
+    await talk.stream("batched stream", body([ids.tolist(), ids[:9].tolist()], 200, stream=True))
     await talk.stream("stream refused", body([7] * 5000, 1, stream=True))
     every_id = {"max_new_tokens": 3, "temperature": 0.0, "stop_token_ids": list(range(1000))}
     status, answer = await talk.call(

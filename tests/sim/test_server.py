@@ -229,11 +229,12 @@ async def test_flush_waits_or_fails_while_busy(url: str) -> None:
     assert (await get(url, "/flush_cache"))[0] == 200
     task = asyncio.create_task(post(url, "/generate", body(prompt(20), 3000, rid="busy")))
     await until_running(url, 1)
-    assert await get(url, "/flush_cache") == (400, "Flush cache failed.\n")
-    assert await get(url, "/flush_cache?timeout=0.02") == (400, "Timed out waiting for idle state.")
+    for query, words in (("", "Flush cache failed."), ("?timeout=0.02", "Timed out waiting for idle state.")):
+        status, text = await get(url, f"/flush_cache{query}")
+        assert (status, text.strip()) == (400, words)
     waiting = asyncio.create_task(get(url, "/flush_cache?timeout=30"))
     await asyncio.sleep(0.02)
-    assert (await get(url, "/flush_cache"))[1] == "Another flush_cache is already in progress."
+    assert (await get(url, "/flush_cache"))[1].strip() == "Another flush_cache is already in progress."
     await post(url, "/abort_request", {"rid": "busy"})
     status, text = await waiting
     assert (status, text.split("\n")[0]) == (200, "Cache flushed.")
@@ -243,8 +244,8 @@ async def test_flush_waits_or_fails_while_busy(url: str) -> None:
 
 @pytest.mark.parametrize("mode", ["in_place", "retract"])
 async def test_pause_and_continue(url: str, mode: str) -> None:
-    reference = (await post(url, "/generate", body(prompt(50), 400)))[1]["output_ids"]
-    task = asyncio.create_task(post(url, "/generate", body(prompt(50), 400)))
+    reference = (await post(url, "/generate", body(prompt(50), 1200)))[1]["output_ids"]
+    task = asyncio.create_task(post(url, "/generate", body(prompt(50), 1200)))
     await until_running(url, 1)
     status, answer = await post(url, "/pause_generation", {"mode": mode})
     assert (status, answer["status"]) == (200, "ok")
