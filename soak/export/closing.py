@@ -114,8 +114,10 @@ def _verdict(summary: Mapping[str, Any]) -> list[str]:
         lines.append("INTERRUPTED: the run was stopped early; this is what it had found so far.")
     if summary["simulator"]:
         lines.append("The target was soak's own simulator, not a real SGLang server.")
+    told = {f"{a['verdict']} by {a['channel']} on {a['stream']}" for a in summary["detector"]["alarms"]}
     for reason in summary["reasons"]:
-        lines += _wrapped("  - ", reason)
+        if not reason.startswith(tuple(told)):  # the findings below say it again, with the alarm's id
+            lines += _wrapped("  - ", reason)
     return lines
 
 
