@@ -29,8 +29,9 @@ format: setup-dev ## let ruff format and fix what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-slow: setup-dev ## tests that take minutes to hours
+slow: setup-dev real-sglang ## tests that take minutes to hours
 	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -m real_sglang tests/sim $(ARGS)
 
 real-sglang: ## build the environment a real SGLang server runs in, on the CPU (minutes)
 	@tests/real_sglang/kit/setup.sh

@@ -44,6 +44,7 @@ class Driver:
         brake: Brake,
         limits: DriveLimits,
         on_observation: Callable[[Observation], None],
+        *,
         allowance: Allowance | None = None,
     ) -> None:
         self._plan, self._session, self._brake, self._limits = plan, session, brake, limits

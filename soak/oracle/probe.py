@@ -24,7 +24,7 @@ class ResumeKind(enum.StrEnum):
 
     @property
     def controllable(self) -> bool:
-        """Whether a control can copy its path: a host load-back or a retraction is not ours to bring about."""
+        """Whether a control can copy its path: load-backs and retractions are not ours to bring about."""
         return self in (ResumeKind.PREFILL, ResumeKind.DECODE)
 
 

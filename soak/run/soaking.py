@@ -209,7 +209,9 @@ class SoakRun:
         in_flight = max(1, (config.budget.in_flight or _IN_FLIGHT) - probe.concurrency)
         allowance = Allowance(config.budget.tokens_per_second)
         plan = Plan(identity.seed, spec, identity.nonce)
-        driver = Driver(plan, session, brake, DriveLimits(in_flight, probe.timeout), observe, allowance)
+        driver = Driver(
+            plan, session, brake, DriveLimits(in_flight, probe.timeout), observe, allowance=allowance
+        )
         prober = Prober(
             session,
             record.victims,

@@ -1,4 +1,4 @@
-"""The tokens a run may ask of a server: one bucket for load and probes alike. Pure but for the clock given."""
+"""The tokens a run may ask of a server: one bucket for load and probes alike. Pure but for its clock."""
 
 from __future__ import annotations
 
