@@ -24,8 +24,9 @@ class Pending:
         self._vocab = vocab
         self.received_s = received_s
         self.wall_s = time.time()
-        self.first_token_s: float | None = None
+        self.first_s: float | None = None
         self.event = asyncio.Event()
+        self._answered = False
         self.last: Update | None = None
         self.output: list[int] = []
         self.input_triples: list[Triple] = []
@@ -42,8 +43,8 @@ class Pending:
 
     def take(self, update: Update) -> None:
         """Add what is new."""
-        if self.first_token_s is None and update.output:
-            self.first_token_s = time.monotonic()
+        if self.first_s is None:
+            self.first_s = time.monotonic()
         self.last = update
         self.output.extend(update.output)
         request = self.request
@@ -79,13 +80,22 @@ class Pending:
     def answer(self, index: int | None = None) -> dict[str, Any]:
         """The answer as it stands: ``output_ids`` and ``meta_info``, and ``index`` in a batched stream."""
         out: dict[str, Any] = {"output_ids": self.output, "meta_info": self._meta()}
+        if self._never_started:
+            out = {"text": "", **out}
         if index is not None:
             out["index"] = index
+        self._answered = True
         return out
+
+    @property
+    def _never_started(self) -> bool:
+        """Whether it was aborted in the queue."""
+        finish = self.finish
+        return finish is not None and finish["type"] == "abort" and "status_code" not in finish
 
     def _meta(self) -> dict[str, Any]:
         request, last = self.request, there(self.last)
-        if last.finish is not None and "status_code" not in last.finish and last.finish["type"] == "abort":
+        if self._never_started:
             return self._aborted_in_queue()
         meta: dict[str, Any] = {
             "id": request.rid,
@@ -93,6 +103,8 @@ class Pending:
             "prompt_tokens": len(request.prompt),
             "weight_version": "default",
             "num_retractions": last.retractions,
+            "forward_entry_time": self.wall_s + last.queue_time_s,
+            "prefill_finished_time": self.wall_s + there(self.first_s) - self.received_s,
             "queue_time": last.queue_time_s,
         }
         if request.return_logprob:
@@ -106,10 +118,24 @@ class Pending:
             dp_rank=None,
         )
         if last.finish is not None:
-            latency = time.monotonic() - self.received_s
-            meta.update(e2e_latency=latency, request_received_ts=self.wall_s)
-            meta["request_finished_ts"] = self.wall_s + latency
+            meta.update(self._times(last))
+        elif not self._answered:
+            meta["response_sent_to_client_ts"] = time.time()
         return meta
+
+    def _times(self, last: Update) -> dict[str, float]:
+        """What only the last answer says: seconds, Unix times, and tokens per second."""
+        latency = time.monotonic() - self.received_s
+        times = {
+            "e2e_latency": latency,
+            "request_received_ts": self.wall_s,
+            "api_server_dispatch_finish_ts": self.wall_s,
+            "request_finished_ts": self.wall_s + latency,
+        }
+        if len(self.output) > 1:
+            times["decode_throughput"] = len(self.output) / max(latency - last.queue_time_s, 1e-6)
+        times["response_sent_to_client_ts"] = self.wall_s + latency
+        return times
 
     def _aborted_in_queue(self) -> dict[str, Any]:
         """A request that never started has a shorter ``meta_info``."""
@@ -122,6 +148,7 @@ class Pending:
         if self.request.return_logprob:
             meta.update(self._logprobs())
         meta["completion_tokens"] = len(self.output)
+        meta["response_sent_to_client_ts"] = time.time()
         return meta
 
     def _logprobs(self) -> dict[str, Any]:
@@ -137,6 +164,34 @@ class Pending:
                 input_token_ids_logprobs=self.input_picked, output_token_ids_logprobs=self.output_picked
             )
         return out
+
+
+def refused_late(message: str, rid: str, received_s: float) -> dict[str, Any]:
+    """What a stream says when the scheduler, not the door, refuses a request: a token nobody computed."""
+    latency = time.monotonic() - received_s
+    now = time.time()
+    reason = {"type": "abort", "message": message, "status_code": 400, "err_type": "BadRequestError"}
+    meta: dict[str, Any] = {
+        "id": rid,
+        "finish_reason": reason,
+        "prompt_tokens": 1,
+        "weight_version": "default",
+        "num_retractions": 0,
+        "forward_entry_time": now,
+        "prefill_finished_time": now,
+        "queue_time": 0.0,
+        "reasoning_tokens": 0,
+        "completion_tokens": 1,
+        "cached_tokens": 0,
+        "cached_tokens_details": None,
+        "dp_rank": None,
+        "e2e_latency": latency,
+        "request_received_ts": now - latency,
+        "api_server_dispatch_finish_ts": now - latency,
+        "request_finished_ts": now,
+        "response_sent_to_client_ts": now,
+    }
+    return {"output_ids": [0], "meta_info": meta}
 
 
 def _triples(values: list[float], ids: Any) -> list[Triple]:

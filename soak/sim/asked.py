@@ -99,9 +99,9 @@ def read(body: Any, config: SimConfig, first_seq: int, now_s: float) -> Asked:
     """The requests that ``body`` asks for. Raises Refused."""
     if not isinstance(body, dict):
         raise validation_error("Input should be a valid dictionary")
-    if body.get("text") is not None:
-        raise Refused(NO_TEXT)
     ids = body.get("input_ids")
+    if ids is None and body.get("text") is not None:
+        raise Refused(NO_TEXT)
     if ids is None:
         raise Refused("Either text, input_ids or input_embeds should be provided.")
     if not isinstance(ids, list):
@@ -129,7 +129,7 @@ def _rids(rid: Any, n: int, batched: bool) -> list[str]:
     if not isinstance(rid, list) or not all(isinstance(r, str) for r in rid):
         raise validation_error("rid: must be str, list of str or null")
     if len(rid) != n:
-        raise Refused("The rids should be a list with the same length as the batch.")
+        raise Refused("The specified rids length mismatch with the batch_size for batch processing.")
     repeated = sorted({r for r in rid if rid.count(r) > 1})
     if repeated:
         raise Refused(f"Duplicate request IDs detected within the request: {repeated}")

@@ -40,11 +40,12 @@ class Counters:
     """Totals since the start, and the rates SGLang shows as gauges."""
 
     def __init__(self) -> None:
-        self.prompt_tokens = 0
-        self.generation_tokens = 0
+        # by whether the request was streamed
+        self.prompt_tokens = {False: 0, True: 0}
+        self.generation_tokens = {False: 0, True: 0}
         self.cached_device = 0
         self.cached_host = 0
-        self.requests = 0
+        self.requests = {False: 0, True: 0}
         self.aborted = 0
         self.retractions = 0
         self.prefill_batches = 0
@@ -93,11 +94,11 @@ class Counters:
 
     def finished(self, request: Request) -> None:
         """A request left the server."""
-        self.requests += 1
+        self.requests[request.stream] += 1
         if request.finish is not None and request.finish["type"] == "abort":
             self.aborted += 1
-        self.prompt_tokens += len(request.prompt)
-        self.generation_tokens += len(request.output)
+        self.prompt_tokens[request.stream] += len(request.prompt)
+        self.generation_tokens[request.stream] += len(request.output)
         self.cached_device += request.cached_device
         self.cached_host += request.cached_host
         self.e2e.observe(time.monotonic() - request.arrived_s)

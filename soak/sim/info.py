@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from soak.sim.asked import max_request_len
@@ -28,7 +29,7 @@ def server_info(engine: Engine, host: str, port: int, started_s: float) -> dict[
         "served_model_name": config.model_path,
         "skip_tokenizer_init": True,
         "load_format": "dummy",
-        "context_length": config.context_len,
+        "context_length": None,  # not given on the command line; /v1/models says the limit
         "dtype": "float64" if exact else "bfloat16",
         "kv_cache_dtype": "auto",
         "is_embedding": False,
@@ -58,7 +59,7 @@ def server_info(engine: Engine, host: str, port: int, started_s: float) -> dict[
         "attention_backend": "numpy",
         "sampling_backend": "pytorch",
         "uses_mamba_radix_cache": config.hybrid,
-        "mamba_radix_cache_strategy": config.radix_strategy if config.hybrid else None,
+        "mamba_radix_cache_strategy": config.radix_strategy if config.hybrid else "auto",
         "mamba_track_interval": config.mamba_track_interval,
         "max_mamba_cache_size": config.max_mamba_slots if config.hybrid else None,
         "mamba_ssm_dtype": None,
@@ -85,10 +86,19 @@ def server_info(engine: Engine, host: str, port: int, started_s: float) -> dict[
     live = {
         **arguments,
         "last_gen_throughput": engine.counters.throughput,
-        "memory_usage": {"weight": 0.0, "kvcache": 0.0, "token_capacity": engine.cache.tokens.size},
+        "memory_usage": {
+            "weight": 0.0,
+            "kvcache": 0.0,
+            "startup_available": 0.0,
+            "token_capacity": engine.cache.tokens.size,
+            "token_capacity_swa": None,
+            "graph": {},
+        },
         "effective_max_running_requests_per_dp": config.max_running_requests,
         "startup_time": {"scheduler_e2e": started_s},
     }
+    if config.hybrid:
+        live["_mamba_cache_chunk_size"] = config.checkpoint_grid
     return {
         **arguments,
         "status": "ready",
@@ -152,6 +162,37 @@ def models(config: SimConfig) -> dict[str, Any]:
     return {"object": "list", "data": [card]}
 
 
+def loads(engine: Engine) -> dict[str, Any]:
+    """``/v1/loads``: what runs and waits now, never as old as a gauge. Run between two steps."""
+    config, counters, cache, scheduler = engine.config, engine.counters, engine.cache, engine.scheduler
+    size = cache.tokens.size
+    _, evictable, _ = cache.tree.counts()
+    used = size - cache.tokens.free_tokens - evictable
+    load = {
+        "timestamp": time.time(),
+        "dp_rank": 0,
+        "num_running_reqs": len(scheduler.running),
+        "num_waiting_reqs": len(scheduler.waiting),
+        "num_waiting_uncached_tokens": sum(r.seq_len for r in scheduler.waiting),
+        "num_used_tokens": used,
+        "num_total_tokens": used,
+        "num_active_tokens": used,
+        "max_total_num_tokens": size,
+        "max_running_requests": config.max_running_requests,
+        "token_usage": used / size,
+        "gen_throughput": counters.throughput,
+        "cache_hit_rate": counters.hit_rate,
+        "utilization": used / size,
+    }
+    return {
+        "timestamp": datetime.now(UTC).isoformat(),
+        "version": VERSION,
+        "accelerator": None,
+        "num_accelerators": 1,
+        "loads": [load],
+    }
+
+
 def metrics(engine: Engine) -> str:
     """Prometheus text. Run between two steps (it walks the tree)."""
     config, counters, cache, scheduler = engine.config, engine.counters, engine.cache, engine.scheduler
@@ -193,20 +234,17 @@ def metrics(engine: Engine) -> str:
         gauges.append(("hicache_host_total_tokens", cache.host.pool.size))
     lines = [line for key, value in gauges for line in _series(key, "gauge", [("", rank, value)])]
     loaded = cache.host.loaded_tokens if cache.host is not None else 0
+    # a source shows from its first hit on
+    sources = {"device": counters.cached_device, "host": counters.cached_host}
+    cached = [("", f'cache_source="{k}",{name}', float(value)) for k, value in sources.items() if value]
     totals: list[tuple[str, list[tuple[str, str, float]]]] = [
-        ("prompt_tokens_total", [("", name, counters.prompt_tokens)]),
-        ("generation_tokens_total", [("", name, counters.generation_tokens)]),
-        (
-            "cached_tokens_total",
-            [
-                ("", f'cache_source="device",{name}', counters.cached_device),
-                ("", f'cache_source="host",{name}', counters.cached_host),
-            ],
-        ),
-        ("num_requests_total", [("", name, counters.requests)]),
+        ("prompt_tokens_total", _by_streaming(name, counters.prompt_tokens)),
+        ("generation_tokens_total", _by_streaming(name, counters.generation_tokens)),
+        ("num_requests_total", _by_streaming(name, counters.requests)),
+        ("cached_tokens_total", cached),
         ("num_aborted_requests_total", [("", name, counters.aborted)]),
         ("num_retracted_requests_total", [("", rank, counters.retractions)]),
-        ("evicted_tokens_total", [("", rank, cache.evicted_tokens)]),
+        ("evicted_tokens_total", [("", 'cache_type="full"', cache.evicted_tokens)]),
         ("load_back_tokens_total", [("", rank, loaded)]),
         (
             "cuda_graph_passes_total",
@@ -221,6 +259,10 @@ def metrics(engine: Engine) -> str:
     lines.extend(_histogram("time_to_first_token_seconds", name, counters.ttft))
     lines.extend(_histogram("e2e_request_latency_seconds", name, counters.e2e))
     return "\n".join(lines) + "\n"
+
+
+def _by_streaming(labels: str, counts: dict[bool, int]) -> list[tuple[str, str, float]]:
+    return [("", f'is_streaming="{str(k).lower()}",{labels}', float(count)) for k, count in counts.items()]
 
 
 def _series(name: str, kind: str, samples: list[tuple[str, str, float]]) -> Iterable[str]:

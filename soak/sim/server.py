@@ -11,6 +11,7 @@ import contextlib
 import math
 import signal
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ import orjson
 from aiohttp import web
 
 from soak.sim import info
-from soak.sim.answers import Pending
+from soak.sim.answers import Pending, refused_late
 from soak.sim.asked import Asked, Refused, RefusedLate, internal_error, read, validation_error
 from soak.sim.config import SimConfig
 from soak.sim.engine import Engine, EngineDead, Update
@@ -30,11 +31,18 @@ FLUSHED = (
     "(When there are running or waiting requests, the operation will not be performed.)\n"
 )
 OPEN_PATHS = ("/health", "/health_generate", "/metrics")
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_BODY = 256 * 2**20
 
 
 def _json(body: Any, status: int = 200) -> web.Response:
     return web.Response(body=orjson.dumps(body), status=status, content_type=JSON)
+
+
+async def _untype(request: web.Request, response: web.StreamResponse) -> None:
+    """SGLang names no content type for what /flush_cache says."""
+    if request.path == "/flush_cache" and response.content_type == "text/plain":
+        del response.headers["Content-Type"]
 
 
 def _refusal(error: Exception) -> web.Response:
@@ -78,6 +86,7 @@ class Server:
         """Start the engine and listen; returns the URL. Raises OSError if the port cannot be bound."""
         self._engine = Engine(self.config, asyncio.get_running_loop(), self._deliver, self._died)
         app = web.Application(middlewares=[self._authorise], client_max_size=MAX_BODY)
+        app.on_response_prepare.append(_untype)
         routes: list[tuple[str, str, Callable[[web.Request], Awaitable[web.StreamResponse]]]] = [
             ("POST", "/generate", self._generate),
             ("GET", "/server_info", self._server_info),
@@ -85,6 +94,7 @@ class Server:
             ("GET", "/model_info", self._model_info),
             ("GET", "/get_model_info", self._model_info),
             ("GET", "/v1/models", self._models),
+            ("GET", "/v1/loads", self._loads),
             ("GET", "/health", self._health),
             ("GET", "/health_generate", self._health),
             ("GET", "/metrics", self._metrics),
@@ -155,7 +165,7 @@ class Server:
             asked = read(body, self.config, self._seq, time.monotonic())
             self._register(asked)
         except Refused as refused:
-            if wants_stream and refused.status == 400 and "error" in (refused.body or {}):
+            if wants_stream and (refused.body is None or "error" in refused.body):
                 return await self._refuse_in_stream(request, refused, body)
             raise
         self._seq += len(asked.requests)
@@ -208,19 +218,16 @@ class Server:
         self, request: web.Request, refused: Refused, body: Any
     ) -> web.StreamResponse:
         response = await self._open_stream(request)
+        if refused.body is None:  # SGLang's handler has died by now: the body ends without an end
+            if request.transport is not None:
+                request.transport.close()
+            return response
         message = str(refused)
         out: dict[str, Any] = {
             "error": {"message": message, "type": "invalid_request_error", "code": 400, "retryable": False}
         }
         if isinstance(refused, RefusedLate):
-            reason = {"type": "abort", "message": message, "status_code": 400, "err_type": "BadRequestError"}
-            meta = {
-                "id": body.get("rid"),
-                "finish_reason": reason,
-                "prompt_tokens": 1,
-                "completion_tokens": 0,
-            }
-            out = {"output_ids": [], "meta_info": {**meta, "cached_tokens": 0, "cached_tokens_details": None}}
+            out = refused_late(message, body.get("rid") or uuid.uuid4().hex, time.monotonic())
         await response.write(b"data: " + orjson.dumps(out) + b"\n\ndata: [DONE]\n\n")
         return response
 
@@ -282,7 +289,8 @@ class Server:
         if not isinstance(body, dict):
             raise validation_error("Input should be a valid dictionary")
         rid, everything = body.get("rid") or "", bool(body.get("abort_all", False))
-        if rid or everything:
+        # the tokenizer manager knows exact rids; only the scheduler behind it matches by prefix
+        if everything or rid in self._pending:
             self.engine.post(lambda: self.engine.scheduler.abort(rid, everything))
         return web.Response()
 
@@ -318,9 +326,12 @@ class Server:
     async def _models(self, request: web.Request) -> web.Response:
         return _json(info.models(self.config))
 
+    async def _loads(self, request: web.Request) -> web.Response:
+        return _json(await self.engine.call(lambda: info.loads(self.engine)))
+
     async def _metrics(self, request: web.Request) -> web.Response:
         text = await self.engine.call(lambda: info.metrics(self.engine))
-        return web.Response(text=text, content_type="text/plain")
+        return web.Response(body=text.encode(), headers={"Content-Type": METRICS_TYPE})
 
 
 @contextlib.asynccontextmanager
