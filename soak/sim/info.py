@@ -61,7 +61,7 @@ def server_info(engine: Engine, host: str, port: int, started_s: float) -> dict[
         "uses_mamba_radix_cache": config.hybrid,
         "mamba_radix_cache_strategy": config.radix_strategy if config.hybrid else "auto",
         "mamba_track_interval": config.mamba_track_interval,
-        "max_mamba_cache_size": config.max_mamba_slots if config.hybrid else None,
+        "max_mamba_cache_size": config.max_mamba_slots,
         "mamba_ssm_dtype": None,
         "enable_hierarchical_cache": config.host_tokens > 0,
         "hicache_ratio": config.host_tokens / config.max_total_tokens if config.host_tokens else 2.0,
