@@ -1,6 +1,6 @@
 """A run from first look to verdict: prepare, drive and probe side by side, wind down, conclude.
 
-Wires the parts and holds no rule of its own: what to send is the plan's, whether a pass is good the oracle's,
+Holds no rule of its own: what to send is the plan's, whether a pass is good the oracle's,
 what it proves the detectors'.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,51 +17,28 @@ from prometheus_client import CollectorRegistry
 
 from soak import __version__
 from soak.config import Config, ConfigError
-from soak.drive.brake import Brake, StopLimits
 from soak.drive.coverage import CONJUNCTIONS
-from soak.drive.driver import DriveLimits, Driver
-from soak.drive.observation import Observation
 from soak.export.exposition import Exposition
 from soak.export.snapshot import take_snapshot
 from soak.export.summary import LoadCount, RunFacts, build_summary, write_atomically
 from soak.export.terminal import Terminal
-from soak.oracle.budget import ProbeBudget
 from soak.oracle.probe import ProbeResult
-from soak.oracle.prober import Prober, ProbeSettings, Standalone
-from soak.plan.plan import Plan
+from soak.oracle.prober import Standalone
 from soak.plan.spec import PLAN_VERSION
-from soak.run.alarm_desk import AlarmDesk
 from soak.run.alarms_api import AlarmsApi
 from soak.run.exit_code import exit_code
 from soak.run.identity import Identity, identify
-from soak.run.record import Record
+from soak.run.parts import IN_FLIGHT, Parts, wire
 from soak.run.thresholds import LoadLimits, load_failures
-from soak.run.watch import ServerWatch, watch_loop_lag
-from soak.sglang.allowance import Allowance
+from soak.run.watch import watch_loop_lag
 from soak.sglang.client import SGLangClient
 from soak.sglang.preflight import Target, TargetUnusable, examine
-from soak.sglang.session import Session
 from soak.store.database import StateUnusable, Store
 
 T = TypeVar("T")
 
 _TICK_S = 0.5
 _KILL_S = 1.0  # a stop leaves nothing running on the server after this
-_IN_FLIGHT = 256  # prompts at once where no budget says otherwise
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What runs side by side on one session."""
-
-    session: Session
-    brake: Brake
-    watch: ServerWatch
-    record: Record
-    desk: AlarmDesk
-    driver: Driver
-    prober: Prober
-    budget: ProbeBudget
 
 
 class Interrupted(Exception):
@@ -137,7 +113,10 @@ class SoakRun:
             write_atomically(self._out / "run.json", identity.as_dict())
             for note in target.notes:
                 self._screen.say(note)
-            parts = self._wire(client, target, identity, store)
+            parts = wire(
+                config, client, target, identity, store=store, registry=self._registry, say=self._screen.say
+            )
+            self._probe_number = parts.desk.probes
             exposition = await self._expose(target, parts, token)
             try:
                 return await self._soak(parts, stop, target, identity)
@@ -153,7 +132,7 @@ class SoakRun:
             return SGLangClient(
                 config.target.url,
                 api_key=config.target.api_key(),
-                max_connections=(config.budget.in_flight or _IN_FLIGHT) + config.probe.concurrency + 8,
+                max_connections=(config.budget.in_flight or IN_FLIGHT) + config.probe.concurrency + 8,
             )
         except ValueError as error:
             raise ConfigError(f"target: {error}") from error
@@ -167,7 +146,7 @@ class SoakRun:
                 "pools a minute); else wait until the server is idle."
             )
 
-    async def _expose(self, target: Target, parts: _Parts, token: str | None) -> Exposition | None:
+    async def _expose(self, target: Target, parts: Parts, token: str | None) -> Exposition | None:
         parts.record.metrics.set_build_info(
             __version__, str(PLAN_VERSION), target.fingerprint.digest(), target.simulator
         )
@@ -183,65 +162,8 @@ class SoakRun:
         self._screen.say(f"metrics at {exposition.url}")
         return exposition
 
-    def _wire(self, client: SGLangClient, target: Target, identity: Identity, store: Store) -> _Parts:
-        config, spec, probe = self._config, identity.spec, self._config.probe
-        session = Session(client, identity.run_id)
-        brake = Brake(StopLimits(config.stop.queue, config.stop.token_usage, config.stop.ttft))
-        watch = ServerWatch(client, brake, config.stop.lost_after)
-        record = Record(
-            config,
-            spec,
-            deterministic=target.deterministic,
-            registry=self._registry,
-            say=self._screen.say,
-        )
-        desk = AlarmDesk(store, target.fingerprint.digest(), record.detector, record.say)
-        desk.start()
-        record.file_alarm = lambda alarm: desk.raised(alarm).id
-        self._probe_number = desk.probes
-
-        def observe(seen: Observation) -> None:
-            if seen.answer.http_status is not None:
-                watch.alive()
-            record.observe_load(seen)
-
-        # probes send one request at a time each: their places are kept out of what load may fill
-        in_flight = max(1, (config.budget.in_flight or _IN_FLIGHT) - probe.concurrency)
-        allowance = Allowance(config.budget.tokens_per_second)
-        plan = Plan(identity.seed, spec, identity.nonce)
-        driver = Driver(
-            plan, session, brake, DriveLimits(in_flight, probe.timeout), observe, allowance=allowance
-        )
-        prober = Prober(
-            session,
-            record.victims,
-            record.detector,
-            spec.geometry,
-            ProbeSettings(
-                tail=probe.tail,
-                max_scored=probe.max_scored,
-                continuation=probe.continuation,
-                kept_context=probe.kept_context,
-                amnesia_per_mille=round(probe.amnesia_share * 1000),
-                control_per_mille=round(probe.control_share * 1000),
-                repeat_per_mille=round(probe.repeat_share * 1000),
-                timeout_s=probe.timeout,
-            ),
-            seed=identity.seed,
-            nonce=identity.nonce,
-        )
-        budget = ProbeBudget(
-            probe.rate,
-            prefill_share=config.budget.probe_share,
-            pool_share_per_minute=config.pool_share_per_minute,
-            pool_tokens=spec.geometry.max_total_tokens,
-            load_tokens=lambda: driver.tokens_prefilled,
-            allowance=allowance,
-        )
-        return _Parts(session, brake, watch, record, desk, driver, prober, budget)
-
     async def _soak(
-        self, parts: _Parts, stop: asyncio.Event, target: Target, identity: Identity
+        self, parts: Parts, stop: asyncio.Event, target: Target, identity: Identity
     ) -> dict[str, Any]:
         config, started, started_at = self._config, time.monotonic(), datetime.now(UTC)
         parts.record.metrics.run_started(time.time())
@@ -277,7 +199,7 @@ class SoakRun:
 
     async def _wind_down(
         self,
-        parts: _Parts,
+        parts: Parts,
         drive: asyncio.Task[None],
         probes: list[asyncio.Task[None]],
         drain_s: float,
@@ -302,7 +224,7 @@ class SoakRun:
         await asyncio.gather(drain, *probes, return_exceptions=True)
         await parts.driver.drain(0.0)
 
-    async def _probe(self, parts: _Parts) -> None:
+    async def _probe(self, parts: Parts) -> None:
         """One probe after the other, within budget, until the run winds down."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - for the type checker: a coroutine runs in a task
@@ -319,7 +241,7 @@ class SoakRun:
             finally:
                 self._probing.discard(task)
 
-    async def _probe_or_control(self, parts: _Parts, number: int) -> None:
+    async def _probe_or_control(self, parts: Parts, number: int) -> None:
         """While a kind is not calibrated, two numbers of three go into controls of it."""
         lacking = parts.record.lacking_controls() if number % 3 else None
         if lacking is None:
@@ -335,12 +257,12 @@ class SoakRun:
             parts.budget.record(result)
             parts.record.observe_probe(result)
 
-    async def _tick(self, parts: _Parts, target: Target, started: float) -> None:
+    async def _tick(self, parts: Parts, target: Target, started: float) -> None:
         while True:
             self._show(parts, target, started)
             await asyncio.sleep(_TICK_S)
 
-    def _show(self, parts: _Parts, target: Target, started: float) -> None:
+    def _show(self, parts: Parts, target: Target, started: float) -> None:
         """Refresh what people and Prometheus see."""
         record, driver = parts.record, parts.driver
         report, coverage, (verdict, _) = record.detector.report(), record.coverage.report(), record.verdict()
@@ -375,7 +297,7 @@ class SoakRun:
 
     def _conclude(
         self,
-        parts: _Parts,
+        parts: Parts,
         target: Target,
         identity: Identity,
         started_at: datetime,

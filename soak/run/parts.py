@@ -1,0 +1,107 @@
+"""The parts of one run, made and handed to each other. No rule of its own, and nothing starts here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from soak.config import Config
+from soak.drive.brake import Brake, StopLimits
+from soak.drive.driver import DriveLimits, Driver
+from soak.drive.observation import Observation
+from soak.oracle.budget import ProbeBudget
+from soak.oracle.prober import Prober, ProbeSettings
+from soak.plan.plan import Plan
+from soak.run.alarm_desk import AlarmDesk
+from soak.run.identity import Identity
+from soak.run.record import Record
+from soak.run.watch import ServerWatch
+from soak.sglang.allowance import Allowance
+from soak.sglang.client import SGLangClient
+from soak.sglang.preflight import Target
+from soak.sglang.session import Session
+from soak.store.database import Store
+
+IN_FLIGHT = 256
+"""Prompts at once where no budget says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What runs side by side on one session."""
+
+    session: Session
+    brake: Brake
+    watch: ServerWatch
+    record: Record
+    desk: AlarmDesk
+    driver: Driver
+    prober: Prober
+    budget: ProbeBudget
+
+
+def wire(
+    config: Config,
+    client: SGLangClient,
+    target: Target,
+    identity: Identity,
+    *,
+    store: Store,
+    registry: CollectorRegistry,
+    say: Callable[[str], None],
+) -> Parts:
+    """Make every part of one run. Alarms of earlier runs that ``store`` holds stand again from here on."""
+    spec, probe = identity.spec, config.probe
+    session = Session(client, identity.run_id)
+    brake = Brake(StopLimits(config.stop.queue, config.stop.token_usage, config.stop.ttft))
+    watch = ServerWatch(client, brake, config.stop.lost_after)
+    record = Record(
+        config,
+        spec,
+        deterministic=target.deterministic,
+        registry=registry,
+        say=say,
+    )
+    desk = AlarmDesk(store, target.fingerprint.digest(), record.detector, record.say)
+    desk.start()
+    record.file_alarm = lambda alarm: desk.raised(alarm).id
+
+    def observe(seen: Observation) -> None:
+        if seen.answer.http_status is not None:
+            watch.alive()
+        record.observe_load(seen)
+
+    # probes send one request at a time each: their places are kept out of what load may fill
+    in_flight = max(1, (config.budget.in_flight or IN_FLIGHT) - probe.concurrency)
+    allowance = Allowance(config.budget.tokens_per_second)
+    plan = Plan(identity.seed, spec, identity.nonce)
+    driver = Driver(plan, session, brake, DriveLimits(in_flight, probe.timeout), observe, allowance=allowance)
+    prober = Prober(
+        session,
+        record.victims,
+        record.detector,
+        spec.geometry,
+        ProbeSettings(
+            tail=probe.tail,
+            max_scored=probe.max_scored,
+            continuation=probe.continuation,
+            kept_context=probe.kept_context,
+            amnesia_per_mille=round(probe.amnesia_share * 1000),
+            control_per_mille=round(probe.control_share * 1000),
+            repeat_per_mille=round(probe.repeat_share * 1000),
+            timeout_s=probe.timeout,
+        ),
+        seed=identity.seed,
+        nonce=identity.nonce,
+    )
+    budget = ProbeBudget(
+        probe.rate,
+        prefill_share=config.budget.probe_share,
+        pool_share_per_minute=config.pool_share_per_minute,
+        pool_tokens=spec.geometry.max_total_tokens,
+        load_tokens=lambda: driver.tokens_prefilled,
+        allowance=allowance,
+    )
+    return Parts(session, brake, watch, record, desk, driver, prober, budget)
