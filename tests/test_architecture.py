@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "oracle": {"plan", "sglang"},
     "detect": {"oracle"},
     "store": {"runners", "detect"},
-    "drive": {"plan", "sglang", "oracle"},
+    "drive": {"plan", "runners", "sglang", "oracle"},
     "incident": {"plan", "sglang", "oracle", "drive", "detect"},
     "export": {"plan", "sglang", "oracle", "drive", "detect", "incident"},
     "sim": {"plan", "runners"},

@@ -10,16 +10,21 @@ from soak.drive.coverage_state import ConjunctionCoverage, CoverageState
 from soak.drive.observation import Observation
 from soak.oracle.probe import ProbeResult, ResumeKind
 from soak.plan.geometry import Geometry
+from soak.runners.faults import FAULTS
 
 _ORDER = (CoverageState.NOT_REACHED, CoverageState.PRESUMED, CoverageState.CONFIRMED)
 
 
 @dataclass(frozen=True, slots=True)
 class _Conjunction:
-    """A set of conditions, by the observations that show it and the probes that look at a victim of it."""
+    """A set of conditions, by the observations that show it and the probes that look at a victim of it.
+
+    conditions: their names in the known-fault table.
+    """
 
     name: str
     reached_by: str
+    conditions: tuple[str, ...]
     by_load: Callable[[Observation, Geometry], CoverageState]
     by_probe: Callable[[ProbeResult, Geometry], bool]
     note: str
@@ -39,6 +44,7 @@ CONJUNCTIONS = (
     _Conjunction(
         "prefix-hit",
         "shared-prefix",
+        ("prefix_hit",),
         lambda seen, _: _confirmed(seen.item.shape == "shared-prefix" and seen.answer.cached_tokens > 0),
         lambda probe, _: probe.shape == "shared-prefix",
         "a later request resumed from what an earlier one left; the server's cached_tokens say so",
@@ -46,6 +52,7 @@ CONJUNCTIONS = (
     _Conjunction(
         "far-context-resume",
         "long-context",
+        ("prefix_hit",),
         lambda seen, g: _confirmed(
             seen.item.shape == "long-context" and seen.answer.cached_tokens > min(g.chunk, len(seen.ids) // 2)
         ),
@@ -58,6 +65,7 @@ CONJUNCTIONS = (
     _Conjunction(
         "co-batched-chunked-prefill",
         "chunked-burst",
+        ("co_batched_prefill", "chunked_prefill"),
         lambda seen, _: _presumed(
             seen.item.shape == "chunked-burst" and seen.answer.ok and seen.prefilling_companions > 0
         ),
@@ -68,6 +76,7 @@ CONJUNCTIONS = (
     _Conjunction(
         "decode-written-resume",
         "decode-seeded",
+        ("decode_past_interval",),
         lambda seen, _: _confirmed(_resumed_in_generated(seen)),
         lambda probe, _: probe.kind is ResumeKind.DECODE,
         "a request resumed inside tokens that an earlier one had generated",
@@ -85,6 +94,13 @@ def _resumed_in_generated(seen: Observation) -> bool:
         return False
     own = sum(p.length for p in seen.item.prompts)
     return seen.answer.cached_tokens >= len(seen.ids) - own - 1 > 0
+
+
+def needed_by(conditions: tuple[str, ...]) -> tuple[str, ...]:
+    """The known faults that cannot show without one of these conditions, in the table's order."""
+    return tuple(
+        fault.name for fault in FAULTS if any(needed.name in conditions for needed in fault.conditions)
+    )
 
 
 class Coverage:
@@ -142,6 +158,7 @@ class Coverage:
                 probes=self._probes[c.name],
                 reached_by=c.reached_by,
                 note=c.note,
+                needed_by=needed_by(c.conditions),
             )
             for c in self._watched
         ]

@@ -21,6 +21,7 @@ class ConjunctionCoverage:
     """One conjunction: how often it was reached, when last, how many valid probes looked at a victim of it.
 
     last_s: seconds since the start of the run, None if never. reached_by: the shape that reaches it.
+    needed_by: the known faults that cannot show without it.
     """
 
     name: str
@@ -30,3 +31,4 @@ class ConjunctionCoverage:
     probes: int
     reached_by: str
     note: str = ""
+    needed_by: tuple[str, ...] = ()

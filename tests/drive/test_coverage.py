@@ -1,12 +1,13 @@
 import numpy as np
 
-from soak.drive.coverage import CONJUNCTION_NAMES, Coverage
+from soak.drive.coverage import CONJUNCTION_NAMES, CONJUNCTIONS, Coverage
 from soak.drive.coverage_state import CoverageState
 from soak.drive.observation import Observation
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
 from soak.plan.geometry import Geometry
 from soak.plan.item import Item, Prompt, Segment
 from soak.plan.shapes import SHAPES
+from soak.runners.faults import FAULTS
 from soak.sglang.exchange import Answer, Outcome
 
 
@@ -81,3 +82,13 @@ def test_what_a_server_cannot_have_is_not_applicable() -> None:
     told = {c.name: c for c in coverage.report()}
     assert told["co-batched-chunked-prefill"].state is CoverageState.NOT_APPLICABLE
     assert told["co-batched-chunked-prefill"].count == 0
+
+
+def test_conjunctions_speak_of_the_known_fault_table() -> None:
+    known = {condition.name for fault in FAULTS for condition in fault.conditions}
+    for conjunction in CONJUNCTIONS:
+        assert set(conjunction.conditions) <= known, conjunction.name
+    told = {c.name: c.needed_by for c in Coverage(Geometry(), SHAPES).report()}
+    assert "stale-track-rows" in told["co-batched-chunked-prefill"]
+    assert told["decode-written-resume"] == ("stale-track-tail",)
+    assert "nan-logprob" not in told["prefix-hit"]  # it needs nothing
