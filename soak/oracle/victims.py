@@ -6,6 +6,7 @@ Memory is bounded by tokens; what is dropped is drawn, so that old victims survi
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 from soak.plan.item import WrittenBy
@@ -46,6 +47,7 @@ class Victims:
         self._seed = seed
         self._max_tokens = max_tokens
         self._held: list[Victim] = []
+        self._recipes: dict[WrittenBy, deque[Victim]] = {}
         self._tokens = 0
         self._dropped = 0
 
@@ -54,6 +56,7 @@ class Victims:
 
     def add(self, victim: Victim) -> None:
         """Keep one more; over the bound, drawn ones that are not among the newest go."""
+        self._recipes.setdefault(victim.written_by, deque(maxlen=_RECENT)).append(victim)
         self._held.append(victim)
         self._tokens += len(victim.ids)
         while self._tokens > self._max_tokens and len(self._held) > 1:
@@ -76,12 +79,15 @@ class Victims:
         return victim
 
     def has(self, written_by: WrittenBy) -> bool:
-        """Whether any was written so."""
-        return any(v.written_by is written_by for v in self._held)
+        """Whether any was ever written so."""
+        return written_by in self._recipes
 
     def recipe(self, number: int, written_by: WrittenBy) -> Victim | None:
-        """A victim to copy the writing of; it need not be cached any more and is not used up."""
-        written = [v for v in self._held if v.written_by is written_by]
+        """One of the latest victims to copy the writing of, used up or evicted as it may be; None without any.
+
+        Controls would otherwise end where probes have used all victims of a kind up.
+        """
+        written = self._recipes.get(written_by)
         return Draw(self._seed, "recipe", number).choice(written) if written else None
 
     def forget(self, victim: Victim) -> None:
