@@ -83,7 +83,7 @@ class Victims:
         return written_by in self._recipes
 
     def recipe(self, number: int, written_by: WrittenBy) -> Victim | None:
-        """One of the latest victims to copy the writing of, used up or evicted as it may be; None without any.
+        """One of the latest victims to copy the writing of, used up or evicted or not; None without any.
 
         Controls would otherwise end where probes have used all victims of a kind up.
         """
