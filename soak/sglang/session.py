@@ -9,18 +9,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 
 from soak.sglang.client import SGLangClient
 from soak.sglang.exchange import Answer, GenerateRequest, TokenIds
-
-Settled = Callable[[tuple[Answer, ...]], None]
 
 
 class Session:
     """Sends requests under rids of this run and remembers which of them the server may still hold."""
 
-    def __init__(self, client: SGLangClient, run_id: str, on_settled: Settled | None = None) -> None:
+    def __init__(self, client: SGLangClient, run_id: str) -> None:
         self.client = client
         # A run may be repeated, or shared out to several processes, under one run id: their requests and
         # namespaces must never meet.
@@ -28,7 +26,6 @@ class Session:
         self.prompts_in_flight = 0
         self._serial = 0
         self._outstanding: set[str] = set()
-        self._on_settled = on_settled
         self._namespaces = 0
 
     def rid(self) -> str:
@@ -59,8 +56,6 @@ class Session:
         lost = [a.rid for a in answers if a.rid in self._outstanding]
         if lost:
             await self._abort(lost)
-        if self._on_settled is not None:
-            self._on_settled(answers)
         return answers
 
     async def _abort(self, rids: list[str]) -> None:

@@ -21,16 +21,4 @@ def make(scene: Scene) -> tuple[Item, ...]:
     most = room - output - tail
     length = around(of_document, spec.geometry, room * 6 // 10, max(room * 6 // 10, room * 97 // 100))
     prompt = Prompt((Segment("long-document", document, 0, min(length, most)), scene.own(tail)))
-    return (
-        Item(
-            index=scene.index,
-            step=0,
-            shape=NAME,
-            at_us=scene.at_us,
-            prompts=(prompt,),
-            max_new_tokens=output,
-            temperature_milli=scene.temperature_milli(draw),
-            stream=draw.chance(800),
-            return_logprob=scene.served(draw),
-        ),
-    )
+    return (scene.single(NAME, draw, prompt, output),)

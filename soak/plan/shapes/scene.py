@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from soak.plan.item import Segment
+from soak.plan.item import Item, Prompt, Segment
 from soak.plan.spec import ResolvedSpec
 from soak.plan.words import Draw
 
@@ -46,3 +46,17 @@ class Scene:
     def served(self, draw: Draw) -> bool:
         """Whether this item asks for logprobs (it can change the server's path, so few do)."""
         return draw.chance(self.spec.served_per_mille)
+
+    def single(self, shape: str, draw: Draw, prompt: Prompt, output: int) -> Item:
+        """One prompt by itself: mostly greedy and streamed, a small share with logprobs."""
+        return Item(
+            index=self.index,
+            step=0,
+            shape=shape,
+            at_us=self.at_us,
+            prompts=(prompt,),
+            max_new_tokens=output,
+            temperature_milli=self.temperature_milli(draw),
+            stream=draw.chance(800),
+            return_logprob=self.served(draw),
+        )

@@ -31,16 +31,4 @@ def make(scene: Scene) -> tuple[Item, ...]:
             scene.own(tail),
         )
     )
-    return (
-        Item(
-            index=scene.index,
-            step=0,
-            shape=NAME,
-            at_us=scene.at_us,
-            prompts=(prompt,),
-            max_new_tokens=output,
-            temperature_milli=scene.temperature_milli(draw),
-            stream=draw.chance(800),
-            return_logprob=scene.served(draw),
-        ),
-    )
+    return (scene.single(NAME, draw, prompt, output),)
