@@ -24,15 +24,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "detect": {"oracle"},
     "store": {"runners", "detect"},
     "drive": {"plan", "runners", "sglang", "oracle"},
-    "incident": {"plan", "sglang", "oracle", "drive", "detect"},
+    "incident": {"plan", "runners", "sglang", "oracle", "drive", "detect", "store"},
     "export": {"plan", "sglang", "oracle", "drive", "detect", "incident"},
     "sim": {"plan", "runners"},
     "run": {
         "config", "plan", "runners", "sglang", "oracle", "detect", "store", "drive", "incident", "export",
     },
-    "cli": {
+    "doctor": {"config", "plan", "runners", "sglang", "oracle", "drive"},
+    "bench": {
         "config", "plan", "runners", "sglang", "oracle", "detect", "store", "drive", "incident", "export",
         "sim", "run",
+    },
+    "cli": {
+        "config", "plan", "runners", "sglang", "oracle", "detect", "store", "drive", "incident", "export",
+        "sim", "run", "doctor", "bench",
     },
     "__main__": {"cli"},
     "__init__": set(),
@@ -53,7 +58,7 @@ ONLY_DATA = {
 PURE_FOLDERS = ("plan", "detect")
 PURE_MODULES = (
     "oracle/amnesia.py", "oracle/divergence.py", "oracle/probe.py", "export/quantiles.py",
-    "export/closing.py",
+    "export/closing.py", "incident/trace.py",
 )  # fmt: skip
 PURE_MAY_IMPORT = {
     "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "decimal", "enum", "fractions",

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from soak import config
+from soak.config.metrics import Metrics
+from soak.config.target import Target
 from soak.plan.geometry import Geometry
 from soak.plan.plan import Plan
 from soak.plan.shapes import SHAPES
@@ -163,34 +165,34 @@ def test_the_command_line_lies_over_the_file(tmp_path: Path) -> None:
 
 def test_the_key_comes_from_file_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SGLANG_API_KEY", "from-env")
-    assert config.Target().api_key() == "from-env"
+    assert Target().api_key() == "from-env"
     key = tmp_path / "key"
     key.write_text("from-file\n")
-    assert config.Target(api_key_file=key).api_key() == "from-file"
+    assert Target(api_key_file=key).api_key() == "from-file"
     with pytest.raises(config.ConfigError, match=r"target\.api_key_file"):
-        config.Target(api_key_file=tmp_path / "none").api_key()
+        Target(api_key_file=tmp_path / "none").api_key()
 
 
 def test_the_token_of_the_alarms_api_comes_from_file_or_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SOAK_TOKEN", raising=False)
-    assert config.Metrics().token() is None
+    assert Metrics().token() is None
     monkeypatch.setenv("SOAK_TOKEN", "from-environment-x")
-    assert config.Metrics().token() == "from-environment-x"
+    assert Metrics().token() == "from-environment-x"
     file = tmp_path / "token"
     file.write_text("from-file-0123456789\n")
-    assert config.Metrics(token_file=file).token() == "from-file-0123456789"
+    assert Metrics(token_file=file).token() == "from-file-0123456789"
     for bad in ("too-short", "", "with space in the middle", "x" * 2000):
         file.write_text(bad)
         with pytest.raises(config.ConfigError, match=r"metrics\.token_file: .*at least 16") as caught:
-            config.Metrics(token_file=file).token()
+            Metrics(token_file=file).token()
         assert not bad or bad not in str(caught.value)
     with pytest.raises(config.ConfigError, match=r"metrics\.token_file: .*No such file"):
-        config.Metrics(token_file=tmp_path / "none").token()
+        Metrics(token_file=tmp_path / "none").token()
     monkeypatch.setenv("SOAK_TOKEN", "too-short")
     with pytest.raises(config.ConfigError, match="SOAK_TOKEN: a token of at least 16"):
-        config.Metrics().token()
+        Metrics().token()
 
 
 @pytest.mark.parametrize("path", sorted(WORKLOADS.glob("*.yaml")), ids=lambda p: p.stem)
@@ -229,7 +231,7 @@ def test_a_key_file_that_is_no_text_is_said(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(b"\xe8\x00\xff")
     with pytest.raises(config.ConfigError, match=r"target\.api_key_file: .*not text"):
-        config.Target(api_key_file=path).api_key()
+        Target(api_key_file=path).api_key()
 
 
 @given(

@@ -17,7 +17,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def sim(*, as_json: bool) -> None:
     """How fast the simulator prefills and decodes, in tokens per CPU second of one core."""
-    from soak.sim.bench import measure
+    from soak.bench.simulator import measure
 
     for model in ("hybrid", "attention"):
         for numerics in ("exact", "production"):

@@ -1,0 +1,1 @@
+"""Benchmarks: what soak says about its own quality and speed, measured."""

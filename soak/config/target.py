@@ -1,0 +1,58 @@
+"""The section ``target``: which server, and what may be done to it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pydantic import model_validator
+
+from soak.config.mistake import ConfigError
+from soak.config.values import Section
+
+
+class Target(Section):
+    """Which server, and what may be done to it."""
+
+    url: str = "http://127.0.0.1:30000"
+    api_key_env: str = "SGLANG_API_KEY"
+    api_key_file: Path | None = None
+    allow_load: bool = False
+    shared: bool = False
+
+    @model_validator(mode="after")
+    def _address(self) -> Target:
+        shown = re.sub(r"//[^/]*@", "//", self.url)
+        try:
+            parts = urlsplit(self.url)
+            _ = parts.port  # raises where it is no port
+        except ValueError as error:
+            raise ValueError(f"url {shown!r}: {error}") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"url {shown!r}: an address such as http://127.0.0.1:30000 is wanted")
+        if parts.username or parts.password:
+            raise ValueError("url: keys do not belong in an address; use api_key_env or api_key_file")
+        if parts.query or parts.fragment:
+            raise ValueError(
+                "url: nothing may follow ? or # in it; a key goes into api_key_env or api_key_file"
+            )
+        return self
+
+    @property
+    def loopback(self) -> bool:
+        """Whether the target is this machine."""
+        host = urlsplit(self.url).hostname or ""
+        return host in ("localhost", "::1") or re.fullmatch(r"127\.\d+\.\d+\.\d+", host) is not None
+
+    def api_key(self) -> str | None:
+        """The key from its file or environment variable, None if neither is there. Raises ConfigError."""
+        if self.api_key_file is None:
+            return os.environ.get(self.api_key_env) or None
+        try:
+            return self.api_key_file.read_text().strip() or None
+        except OSError as error:
+            raise ConfigError(f"target.api_key_file: {self.api_key_file}: {error.strerror}") from error
+        except UnicodeDecodeError:
+            raise ConfigError(f"target.api_key_file: {self.api_key_file}: not text") from None

@@ -1,0 +1,116 @@
+"""A whole config: its sections, and the rules between them."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from soak.config.detect import Detect
+from soak.config.limits import Budget, Stop, Thresholds
+from soak.config.metrics import Metrics
+from soak.config.mistake import ConfigError
+from soak.config.probe import Probe
+from soak.config.run import Run
+from soak.config.target import Target
+from soak.config.traffic import ROOM, SMALLEST, Load
+from soak.config.values import Section
+from soak.detect.run_length import run_length_for, run_length_words
+from soak.plan.geometry import Geometry
+from soak.plan.shapes import SHAPES, chunked_burst
+from soak.plan.spec import ResolvedSpec
+
+
+class Config(Section):
+    """A whole run."""
+
+    target: Target = Field(default_factory=Target)
+    run: Run = Field(default_factory=Run)
+    load: Load = Field(default_factory=Load)
+    probe: Probe = Field(default_factory=Probe)
+    budget: Budget = Field(default_factory=Budget)
+    stop: Stop = Field(default_factory=Stop)
+    detect: Detect = Field(default_factory=Detect)
+    thresholds: Thresholds = Field(default_factory=Thresholds)
+    metrics: Metrics = Field(default_factory=Metrics)
+
+    @model_validator(mode="after")
+    def _load_is_never_an_accident(self) -> Config:
+        if self.target.loopback:
+            return self
+        if not self.target.allow_load:
+            raise ValueError(
+                f"target.allow_load: {self.target.url} is not this machine, so load on it must be allowed "
+                "in words: set target.allow_load: true"
+            )
+        unstated = [k for k in ("in_flight", "tokens_per_second") if getattr(self.budget, k) is None]
+        if unstated:
+            raise ValueError(
+                f"budget.{unstated[0]}: {self.target.url} is not this machine, so a budget must be stated: "
+                "set budget.in_flight and budget.tokens_per_second"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _run_length_is_one(self) -> Config:
+        try:
+            _ = self.run_length
+        except ValueError as error:
+            raise ValueError(f"detect.{error}") from None
+        return self
+
+    @property
+    def run_length(self) -> float:
+        """A, in probes: as stated, or such that the fleet keeps to its false alarms at the highest rate."""
+        per_year = self.detect.false_alarms_per_year
+        if per_year is None:
+            return self.detect.run_length
+        return run_length_for(per_year, self.detect.fleet_size, self.probe.rate)
+
+    @property
+    def run_length_words(self) -> str:
+        """Where A comes from, empty if it was stated."""
+        per_year = self.detect.false_alarms_per_year
+        if per_year is None:
+            return ""
+        return run_length_words(per_year, self.detect.fleet_size, self.probe.rate)
+
+    @property
+    def pool_share_per_minute(self) -> float | None:
+        """Share of the server's pools that probes may fill a minute, or None without limit."""
+        if "pool_share_per_minute" in self.budget.model_fields_set:
+            return self.budget.pool_share_per_minute
+        return 0.02 if self.target.shared else 0.5
+
+    @model_validator(mode="after")
+    def _bursts_fit_the_budget(self) -> Config:
+        most, burst = self.budget.in_flight, self.load.burst
+        if most is not None and most < burst and self.load.shapes.get(chunked_burst.NAME):
+            raise ValueError(
+                f"budget.in_flight: given {most}; a burst of load.burst ({burst}) prompts would pass it: "
+                "raise it, or lower load.burst"
+            )
+        return self
+
+    def resolve(self, geometry: Geometry) -> ResolvedSpec:
+        """The plan's spec: this config's load, on that geometry. Raises ConfigError if it does not fit."""
+        load = self.load
+        limit = geometry.context_len - 1
+        if limit < max(SMALLEST, ROOM * load.min_prompt):
+            raise ConfigError(
+                f"load.min_prompt: given {load.min_prompt}; the server takes {limit} tokens, prompt and "
+                f"output together: at least {SMALLEST} are wanted, and {ROOM} times min_prompt"
+            )
+        return ResolvedSpec(
+            geometry=geometry,
+            arrivals=load.arrivals,
+            rate=repr(load.rate),
+            weights=tuple((name, load.shapes.get(name, 0)) for name in SHAPES),
+            max_context=min(load.max_context or limit, limit),
+            min_prompt=load.min_prompt,
+            max_new_tokens=load.max_new_tokens,
+            decode_tokens=load.decode_tokens,
+            burst=load.burst,
+            roots=load.roots,
+            zipf_churn=load.zipf_churn,
+            sampled_per_mille=round(load.sampled_share * 1000),
+            served_per_mille=round(load.served_share * 1000),
+        )

@@ -1,0 +1,1 @@
+"""From an alarm to something that can be replayed, shrunk and handed to somebody else."""

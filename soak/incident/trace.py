@@ -1,0 +1,105 @@
+"""A trace: what was sent to the server around one suspicious probe, with all token ids.
+
+The journal gives one, a bundle holds one, replay plays one, minimise shrinks one. Plain data: nothing here
+sends, reads or writes. Times are whole microseconds from the start of the trace.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from soak.oracle.probe import ResumeKind
+from soak.sglang.exchange import Logprobs, TokenIds
+
+
+class Origin(enum.StrEnum):
+    """Who sent a prompt: the plan's load, a probe's pass, or a control made for calibration."""
+
+    LOAD = "load"
+    PROBE = "probe"
+    CONTROL = "control"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One prompt as it was sent. ids: everything sent, shape (n,).
+
+    index, step, part: its place in the plan; for a pass of the oracle, the probe's number, which pass, 0.
+    request: prompts with the same number travelled in one batched request.
+    inherits: how many leading ids are the parent's prompt and output; the rest are its own. parent is the
+    position in the trace of the item they come from, None where the parent is outside the window (the ids are
+    then sent as they were).
+    namespace: "" for the cache all load lives in; any other name stands for a fresh ``extra_key`` of its own.
+    abort_us: when the run itself aborted it, after its sending; None if it was left to finish.
+    """
+
+    index: int
+    step: int
+    part: int
+    origin: Origin
+    shape: str
+    request: int
+    at_us: int
+    sent_us: int
+    ids: TokenIds
+    max_new_tokens: int
+    temperature_milli: int = 0
+    stream: bool = False
+    return_logprob: bool = False
+    logprob_start_len: int | None = None
+    parent: int | None = None
+    inherits: int = 0
+    namespace: str = ""
+    abort_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What came back for one prompt. finished_us from the start of the trace; output_ids: shape (m,)."""
+
+    outcome: str
+    finished_us: int
+    cached_tokens: int = 0
+    cached_host_tokens: int = 0
+    num_retractions: int = 0
+    output_ids: TokenIds = field(default_factory=lambda: np.empty(0, np.int32))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The question that got the wrong answer. ids: shape (n,); start: the resume boundary K.
+
+    warm, cold, control: logprobs in nats of ids[start + 1:], shape (n - start - 1,); control None where there
+    was none. victim: position in the trace of the item that wrote the prefix, None where it is outside.
+    answer_len: tokens of a cold continuation at the end of ids.
+    """
+
+    number: int
+    kind: ResumeKind
+    shape: str
+    stream: str
+    ids: TokenIds
+    start: int
+    warm: Logprobs
+    cold: Logprobs
+    control: Logprobs | None = None
+    namespace: str = ""
+    victim: int | None = None
+    answer_len: int = 0
+    at_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """sent and seen run side by side, in order of sending; a follow-up stands after its parent."""
+
+    sent: tuple[Sent, ...]
+    seen: tuple[Seen, ...]
+    case: Case
+
+    def __post_init__(self) -> None:
+        if len(self.sent) != len(self.seen):
+            raise ValueError(f"{len(self.sent)} prompts sent, {len(self.seen)} answers seen")
