@@ -21,8 +21,9 @@ from soak.export.closing import closing_words
 from soak.export.exposition import MetricsUnavailable
 from soak.export.summary import as_json
 from soak.export.terminal import Terminal
+from soak.run.connecting import Interrupted
 from soak.run.exit_code import ExitCode
-from soak.run.soaking import Interrupted, SoakRun
+from soak.run.soaking import SoakRun
 from soak.sglang.preflight import TargetUnusable
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -26,37 +25,17 @@ from soak.oracle.probe import ProbeResult
 from soak.oracle.prober import Standalone
 from soak.plan.spec import PLAN_VERSION
 from soak.run.alarms_api import AlarmsApi
+from soak.run.connecting import client_for, refuse_if_busy, unless_stopped
 from soak.run.exit_code import exit_code
 from soak.run.identity import Identity, identify
-from soak.run.parts import IN_FLIGHT, Parts, wire
+from soak.run.parts import Parts, wire
 from soak.run.thresholds import LoadLimits, load_failures
 from soak.run.watch import watch_loop_lag
-from soak.sglang.client import SGLangClient
-from soak.sglang.preflight import Target, TargetUnusable, examine
+from soak.sglang.preflight import Target, examine
 from soak.store.database import StateUnusable, Store
-
-T = TypeVar("T")
 
 _TICK_S = 0.5
 _KILL_S = 1.0  # a stop leaves nothing running on the server after this
-
-
-class Interrupted(Exception):
-    """Stopped before any load was sent: there is nothing to report."""
-
-
-async def _unless_stopped(work: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:
-    """What ``work`` comes to; cancelled as soon as ``stop`` is set. Raises Interrupted."""
-    task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise Interrupted("interrupted before any load was sent")
-        return task.result()
-    finally:
-        for each in (task, stopped):
-            each.cancel()
-        await asyncio.gather(task, stopped, return_exceptions=True)
 
 
 class SoakRun:
@@ -105,9 +84,9 @@ class SoakRun:
 
     async def _run(self, stop: asyncio.Event, store: Store, token: str | None) -> dict[str, Any]:
         config = self._config
-        async with self._client() as client:
-            target = await _unless_stopped(examine(client), stop)
-            self._refuse_if_busy(target)
+        async with client_for(config) as client:
+            target = await unless_stopped(examine(client), stop)
+            refuse_if_busy(config, target)
             identity = identify(config.run.seed, config.run.nonce, config.resolve(target.geometry))
             (self._out / "summary.json").unlink(missing_ok=True)  # an earlier run's is no verdict on this one
             write_atomically(self._out / "run.json", identity.as_dict())
@@ -125,26 +104,6 @@ class SoakRun:
                 if exposition is not None:
                     await exposition.stop()
                 parts.desk.close()
-
-    def _client(self) -> SGLangClient:
-        config = self._config
-        try:
-            return SGLangClient(
-                config.target.url,
-                api_key=config.target.api_key(),
-                max_connections=(config.budget.in_flight or IN_FLIGHT) + config.probe.concurrency + 8,
-            )
-        except ValueError as error:
-            raise ConfigError(f"target: {error}") from error
-
-    def _refuse_if_busy(self, target: Target) -> None:
-        busy = (target.running or 0) + (target.queued or 0)
-        if busy and not self._config.target.shared:
-            raise TargetUnusable(
-                f"{self._config.target.url} is busy with {busy} requests that are not ours. If other "
-                "people's traffic may run beside a soak, set target.shared: true (probes then take 2% of its "
-                "pools a minute); else wait until the server is idle."
-            )
 
     async def _expose(self, target: Target, parts: Parts, token: str | None) -> Exposition | None:
         parts.record.metrics.set_build_info(

@@ -17,8 +17,9 @@ from aiohttp import web
 from soak import config as configs
 from soak.export.exposition import MetricsUnavailable
 from soak.export.terminal import Terminal
+from soak.run.connecting import Interrupted
 from soak.run.exit_code import ExitCode
-from soak.run.soaking import Interrupted, SoakRun
+from soak.run.soaking import SoakRun
 from soak.sglang.preflight import TargetUnusable
 from soak.sim.config import SimConfig
 from soak.sim.server import running
