@@ -19,6 +19,8 @@ RadixStrategy = Literal["no_buffer", "extra_buffer"]
 class SimConfig:
     """Geometry and switches of one simulated server. Token counts are tokens, slots are pool entries.
 
+    ``seed`` draws weights and noise; ``noise_seed`` the noise alone, for several servers of one model.
+
     Raises ``ValueError`` when two settings contradict each other; the message names both.
     """
 
@@ -43,8 +45,10 @@ class SimConfig:
     host_tokens: int = 0
     host_bandwidth: int = 512
     seed: int = 0
+    noise_seed: int | None = None
     faults: tuple[str, ...] = ()
     api_key: str | None = None
+    enable_metrics: bool = True
     overlap: bool = False
     mixed_chunk: bool = False
     disable_radix_cache: bool = False

@@ -58,7 +58,8 @@ class Runner:
     def __init__(self, config: SimConfig, cache: Cache) -> None:
         use_one_thread()
         self.config = config
-        numerics = ExactNumerics() if config.numerics == "exact" else ProductionNumerics(config.seed)
+        noise_seed = config.seed if config.noise_seed is None else config.noise_seed
+        numerics = ExactNumerics() if config.numerics == "exact" else ProductionNumerics(noise_seed)
         self.numerics = numerics
         self.model = Model(config, numerics, cache.tokens, cache.table, cache.states)
         self.prefill_graphs = PrefillGraphs(config)
