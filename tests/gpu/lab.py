@@ -1,0 +1,222 @@
+"""Soak real SGLang servers with real CUDA graphs, healthy beside faulty, and keep the summaries.
+
+    python3 -m tests.gpu.lab decode --base SITE --variants DIR --out DIR
+    python3 -m tests.gpu.lab rows --base SITE --fa4 SITE2 --variants DIR --out DIR
+
+SITE is an unpacked server (``kit/pack.py``), DIR what ``kit/variants.py`` made of it. Prints a line per soak
+as it ends and writes each run's figures to OUT/figures.json. Everything stops with the script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.gpu.servers import FALCON, INKLING, Server, start_all
+
+
+@dataclass(frozen=True)
+class Soak:
+    """One soak: what it is called, on which server, for how long, with which sections of config."""
+
+    name: str
+    server: Server
+    seconds: int
+    sections: dict[str, dict[str, Any]]
+
+
+def decode_seeded(concurrency: int) -> dict[str, dict[str, Any]]:
+    """The decode-seeded shape alone, so many generations at once; probes one at a time."""
+    return {
+        "load": {
+            "arrivals": "poisson",
+            "rate": 3.0 * concurrency,
+            "shapes": {"decode-seeded": 1},
+            "max_context": 2048,
+            "decode_tokens": 320,
+            "served_share": 0.1,
+        },
+        "probe": {"rate": 30, "concurrency": 1},
+        "budget": {"in_flight": concurrency + 1, "probe_share": None, "pool_share_per_minute": None},
+        "thresholds": {"delivered_share": 0},
+        "detect": {"p0_max": 0.2, "min_valid_probes": 60},
+    }
+
+
+def every_shape() -> dict[str, dict[str, Any]]:
+    """All shapes of the plan, bursts of up to eight."""
+    return {
+        "load": {"rate": 6.0, "max_context": 4096, "burst": 8, "decode_tokens": 320, "served_share": 0.1},
+        "probe": {"rate": 30, "concurrency": 1},
+        "budget": {"in_flight": 17, "probe_share": None, "pool_share_per_minute": None},
+        "thresholds": {"delivered_share": 0},
+        "detect": {"p0_max": 0.2, "min_valid_probes": 60},
+    }
+
+
+def bursts(share: float | None = None) -> dict[str, dict[str, Any]]:
+    """Batched prompts that share a prefill, then single ones while their rows are still armed."""
+    return {
+        "load": {
+            "rate": 8.0,
+            "max_context": 1500,
+            "burst": 4,
+            "max_new_tokens": 4,
+            "shapes": {"chunked-burst": 2, "shared-prefix": 3, "decode-seeded": 0, "long-context": 0},
+        },
+        "probe": {"rate": 30, "concurrency": 1, "max_scored": 64, "tail": 24},
+        "budget": {"in_flight": 9, "probe_share": share, "pool_share_per_minute": None},
+        "thresholds": {"delivered_share": 0},
+        "detect": {"p0_max": 0.2, "min_valid_probes": 60},
+    }
+
+
+def start(soak: Soak, out: Path) -> subprocess.Popen[bytes]:
+    """The soak as a process of its own, as a user would type it."""
+    folder = out / soak.name
+    folder.mkdir(parents=True, exist_ok=True)
+    sections = {
+        **soak.sections,
+        "target": {"url": soak.server.url},
+        "run": {
+            "duration": f"{soak.seconds}s",
+            "drain": "5s",
+            "seed": 1,
+            "state": str(folder / "state.sqlite"),
+        },
+        "metrics": {"port": None},
+    }
+    config = folder / "soak.yaml"
+    config.write_text(json.dumps(sections, indent=1))  # JSON is YAML
+    with (folder / "soak.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "soak", "run", str(config), "--out", str(folder)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"COLUMNS": "150"},
+        )
+
+
+def figures(soak: Soak, out: Path, code: int) -> dict[str, Any]:
+    """What is kept of a run: its summary without what every run has alike."""
+    path = out / soak.name / "summary.json"
+    if not path.exists():
+        log = (out / soak.name / "soak.log").read_text(errors="replace").splitlines()[-12:]
+        return {"name": soak.name, "exit_code": code, "verdict": "NO SUMMARY", "log": log}
+    summary: dict[str, Any] = json.loads(path.read_text())
+    kept = {k: summary[k] for k in summary if k not in ("fingerprint", "requests", "schema_version")}
+    return {"name": soak.name, "server": soak.server.name, **kept}
+
+
+def line(found: dict[str, Any]) -> str:
+    """One line for a person."""
+    if "probes" not in found:
+        return f"{found['name']}: exit {found['exit_code']}: " + " | ".join(found["log"])
+    alarms = found["detector"]["alarms"]
+    k3 = {
+        shape: {
+            side: f"{d[side]['k3']['median']:.1e}/{d[side]['k3']['max']:.1e} x{d[side]['count']}"
+            for side in ("probe", "control", "cold", "served")
+            if d.get(side, {}).get("count")
+        }
+        for shape, d in found["divergence"].items()
+    }
+    return (
+        f"{found['name']}: {found['verdict']} exit {found['exit_code']}, "
+        f"{found['probes']['valid']} valid probes, invalid {found['probes']['invalid']}, "
+        f"evicted {found['probes']['victims_evicted']}, load {found['load']['delivered']}"
+        f"/{found['load']['asked']}; "
+        f"alarms {[(a['channel'], a['stream'], a['probes'][:1]) for a in alarms]}; "
+        f"reasons {found['reasons']}; k3 median/max {json.dumps(k3)}"
+    )
+
+
+def run(soaks: Sequence[Soak], out: Path) -> list[dict[str, Any]]:
+    """Soaks side by side, one on each server at a time; their figures."""
+    found, waiting = [], list(soaks)
+    running: dict[str, tuple[Soak, subprocess.Popen[bytes], float]] = {}
+    while waiting or running:
+        for soak in list(waiting):
+            if soak.server.name not in running:
+                waiting.remove(soak)
+                running[soak.server.name] = (soak, start(soak, out), time.monotonic())
+        for name, (soak, process, began) in list(running.items()):
+            if process.poll() is None and time.monotonic() - began > soak.seconds + 60:
+                process.kill()
+            if process.poll() is not None:
+                del running[name]
+                found.append(figures(soak, out, process.returncode))
+                print(line(found[-1]), "" if soak.server.alive() else "SERVER DIED", flush=True)
+                (out / "figures.json").write_text(json.dumps(found, indent=1))
+        time.sleep(0.2)
+    return found
+
+
+def kinds_of_lab(given: argparse.Namespace) -> tuple[list[Server], list[list[Soak]]]:
+    """The servers and the soaks, in rounds that run one after the other."""
+    base, seconds = given.base, given.seconds
+    variants: Path = given.variants
+
+    def falcon(name: str, port: int, trees: Iterable[Path] = (), *flags: str) -> Server:
+        return Server(
+            name, "falcon", port, [*trees, base], [*FALCON, "--disable-prefill-cuda-graph", *flags],
+            given.out / f"{name}.log",
+        )  # fmt: skip
+
+    def inkling(name: str, port: int, trees: Iterable[Path] = (), *flags: str) -> Server:
+        fa4 = [given.fa4 / "nvidia_cutlass_dsl/dsl_packages", given.fa4]
+        return Server(
+            name, "inkling", port, [*trees, *fa4, base], [*INKLING, *flags], given.out / f"{name}.log"
+        )
+
+    if given.lab == "decode":
+        healthy = falcon("healthy", 31000)
+        faulty = falcon("bug32555", 31001, [variants / "bug32555"])
+        widths = (3, 1, 5, 16)
+        return [healthy, faulty], [
+            [Soak(f"{s.name}-{c}", s, seconds, decode_seeded(c)) for s in (healthy, faulty)] for c in widths
+        ]
+    if given.lab == "released":
+        released = falcon("released", 31002)
+        return [released], [[Soak("released-every-shape", released, seconds, every_shape())]]
+    if given.lab == "rows":
+        absent = inkling("without34184", 31010)
+        present = inkling("with34184", 31011, [variants / "fix34184"])
+        return [present, absent], [
+            [Soak(f"{s.name}-bursts", s, seconds, bursts()) for s in (present, absent)]
+        ]
+    raise SystemExit(f"no lab {given.lab}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 if every server came up; the figures are for people to judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("lab", choices=("decode", "released", "rows"))
+    parser.add_argument("--base", type=Path, required=True)
+    parser.add_argument("--fa4", type=Path, default=Path("fa4"))
+    parser.add_argument("--variants", type=Path, default=Path("variants"))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=int, default=75)
+    given = parser.parse_args(arguments)
+    given.out.mkdir(parents=True, exist_ok=True)
+    servers, rounds = kinds_of_lab(given)
+    try:
+        ready = start_all(servers, first_alone=True)
+        for soaks in rounds:
+            run([s for s in soaks if s.server in ready], given.out)
+        return 0 if len(ready) == len(servers) else 1
+    finally:
+        for server in servers:
+            server.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
