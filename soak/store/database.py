@@ -6,7 +6,6 @@ What was committed survives a kill at any moment. It never decides what an alarm
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -19,6 +18,7 @@ import orjson
 
 from soak.detect.verdict import Alarm, Verdict
 from soak.store.alarms import Ack, AckKind, StoredAlarm
+from soak.store.lock import NotLocked, lock_beside
 
 APPLICATION_ID = 0x736F616B  # "soak", in the header of the file
 SCHEMA_VERSION = 1
@@ -90,7 +90,10 @@ class Store:
         if self._path is not None:
             self._refuse_other_files(self._path)
             if exclusive:
-                self._lock = _locked(self._path)
+                try:
+                    self._lock = lock_beside(self._path, "a state file")
+                except NotLocked as error:
+                    raise StateUnusable(str(error)) from error
             elif not self._path.exists():
                 raise StateUnusable(f"{self._path}: there is no such file; `soak run --state` makes it")
         try:
@@ -295,28 +298,3 @@ def _row(stored: StoredAlarm) -> tuple[Any, ...]:
         *said,
         int(stored.applied),
     )
-
-
-def _locked(path: Path) -> int:
-    """Hold the lock beside the file; the system lets go of it however the process ends.
-
-    Not on the database itself: closing any other handle of it would drop the locks that SQLite holds.
-    """
-    beside = path.with_name(path.name + ".lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise StateUnusable(f"{beside}: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.read(lock, 32).decode("ascii", errors="replace").strip()
-        os.close(lock)
-        raise StateUnusable(
-            f"{path}: in use by another soak" + (f" (process {holder})" if holder else "") + "; one run "
-            "at a time has a state file. Stop that run, or name another file"
-        ) from error
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    return lock
