@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from soak.oracle.probe import ResumeKind
+from soak.oracle.probe import ProbeOutcome, ResumeKind
 from soak.sglang.exchange import Logprobs, TokenIds
 
 
@@ -33,7 +33,7 @@ class Sent:
     position in the trace of the item they come from, None where the parent is outside the window (the ids are
     then sent as they were).
     namespace: "" for the cache all load lives in; any other name stands for a fresh ``extra_key`` of its own.
-    abort_us: when the run itself aborted it, after its sending; None if it was left to finish.
+    abort_us: how long after its sending the run itself aborted it; None if it was left to finish.
     """
 
     index: int
@@ -74,7 +74,10 @@ class Case:
 
     warm, cold, control: logprobs in nats of ids[start + 1:], shape (n - start - 1,); control None where there
     was none. victim: position in the trace of the item that wrote the prefix, None where it is outside.
-    answer_len: tokens of a cold continuation at the end of ids.
+    answer_len: tokens of a cold continuation at the end of ids. at_us: when its first pass was sent, 0 if
+    that is not known. outcome: VALID for an answer that differed; for a hard alarm what it was, with the words
+    in detail, and warm and cold may then be empty. cold_again: the repeated cold pass, None where there was
+    none.
     """
 
     number: int
@@ -90,6 +93,9 @@ class Case:
     victim: int | None = None
     answer_len: int = 0
     at_us: int = 0
+    outcome: ProbeOutcome = ProbeOutcome.VALID
+    detail: str = ""
+    cold_again: Logprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,15 @@ class Session:
         self._namespaces += 1
         return f"soak-{self.run_id}-ns-{self._namespaces:010d}"
 
-    async def generate(self, prompts: Iterable[TokenIds | str], **fields: object) -> tuple[Answer, ...]:
-        """Send one request; ``fields`` are GenerateRequest's. One answer per prompt, never an error."""
+    async def generate(
+        self, prompts: Iterable[TokenIds | str], *, rids: tuple[str, ...] = (), **fields: object
+    ) -> tuple[Answer, ...]:
+        """Send one request; ``fields`` are GenerateRequest's. One answer per prompt, never an error.
+
+        rids: from ``rid``, for a caller that will want to abort them; by default new ones.
+        """
         wanted = tuple(prompts)
-        rids = tuple(self.rid() for _ in wanted)
+        rids = rids or tuple(self.rid() for _ in wanted)
         request = dataclasses.replace(GenerateRequest(prompts=wanted, rids=rids), **fields)  # type: ignore[arg-type]
         self._outstanding.update(rids)
         self.prompts_in_flight += len(rids)
@@ -57,6 +62,11 @@ class Session:
         if lost:
             await self._abort(lost)
         return answers
+
+    async def abort(self, rids: Iterable[str]) -> None:
+        """Ask the server to abort requests of this session, which answer for themselves."""
+        for rid in rids:
+            await self.client.abort(rid)
 
     async def _abort(self, rids: list[str]) -> None:
         for rid in rids:
