@@ -37,6 +37,7 @@ import click
 @click.option("--overlap/--no-overlap", default=None, help="Overlap of scheduling and forward.")
 @click.option("--mixed-chunk/--no-mixed-chunk", default=None, help="Decode rows in prefill batches.")
 @click.option("--disable-radix-cache", is_flag=True)
+@click.option("--enable-metrics/--no-enable-metrics", default=True, help="Whether /metrics is served.")
 @click.option("--api-key", default=None, envvar="SOAK_SIM_API_KEY", help="Ask for this bearer key.")
 def command(  # noqa: PLR0917
     port: int,
@@ -58,6 +59,7 @@ def command(  # noqa: PLR0917
     overlap: bool | None,
     mixed_chunk: bool | None,
     disable_radix_cache: bool,
+    enable_metrics: bool,
     api_key: str | None,
 ) -> None:
     """Run the SGLang-compatible simulator. It holds no real model, and says so in /server_info."""
@@ -86,6 +88,7 @@ def command(  # noqa: PLR0917
         "overlap": overlap,
         "mixed_chunk": mixed_chunk,
         "disable_radix_cache": disable_radix_cache,
+        "enable_metrics": enable_metrics,
         "api_key": api_key,
     }
     try:

@@ -32,7 +32,7 @@ class Brake:
         self._late_until = 0.0
 
     def server_says(self, metrics: ServerMetrics | None) -> None:
-        """A fresh scrape; None (no metrics to be had) leaves only the time to first token to go by."""
+        """What it says now, on /metrics or /v1/loads; None (neither) leaves only the time to first token."""
         self._server_reason = None
         if metrics is None:
             return

@@ -10,13 +10,16 @@ from asyncio_throttle.throttler import Throttler
 
 from soak.drive.brake import Brake
 from soak.sglang.client import SGLangClient
-from soak.sglang.server_metrics import ServerMetrics, parse_metrics
+from soak.sglang.server_metrics import LOADS, ServerMetrics, parse_loads, parse_metrics
 
 _LOOP_TICK_S = 0.1
 
 
 class ServerWatch:
-    """Scrapes the target about once a second for the brake, and knows for how long nothing has answered."""
+    """Asks the target about once a second for the brake, and knows for how long nothing has answered.
+
+    /metrics if the server has it, else /v1/loads: the same queue and usage, and no counters.
+    """
 
     def __init__(self, client: SGLangClient, brake: Brake, lost_after_s: float) -> None:
         self._client, self._brake, self._lost_after_s = client, brake, lost_after_s
@@ -42,12 +45,16 @@ class ServerWatch:
                 self.alive()
                 self.latest = parse_metrics(text)
             else:
-                status, _, _ = await self._client.get_json("/model_info")
-                if status is not None:
-                    self.alive()
-                self.latest = None
+                self.latest = await self._loads()
             self._brake.server_says(self.latest)
         return f"nothing at {self._client.base_url} has answered for {self.silent_s:.0f} s"
+
+    async def _loads(self) -> ServerMetrics | None:
+        """What /v1/loads says, where there are no metrics; None on a server that has neither."""
+        status, value, _ = await self._client.get_json(LOADS)
+        if status is not None:  # a 404 from an older release is a sign of life, too
+            self.alive()
+        return parse_loads(value)
 
 
 async def watch_loop_lag(report: Callable[[float], None]) -> None:

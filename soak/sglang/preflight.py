@@ -15,7 +15,7 @@ from soak.sglang.client import SGLangClient
 from soak.sglang.experiment import Experiment, Findings, TargetUnusable
 from soak.sglang.fingerprint import Fingerprint, fingerprint_of
 from soak.sglang.grid import state_grid
-from soak.sglang.server_metrics import parse_metrics
+from soak.sglang.server_metrics import LOADS, ServerMetrics, parse_loads, parse_metrics
 
 __all__ = ["Target", "TargetUnusable", "examine", "fingerprint_now"]
 
@@ -169,24 +169,15 @@ async def _first(client: SGLangClient, *paths: str) -> Mapping[str, object]:
 
 async def _busy(client: SGLangClient) -> tuple[int | None, int | None]:
     """Requests running and queued now. /v1/loads is asked first: gauges on /metrics can be minutes old."""
-    status, value, _ = await client.get_json("/v1/loads?include=core")
-    loads = value.get("loads") if status == 200 and isinstance(value, dict) else None
-    if isinstance(loads, list) and loads and all(isinstance(one, dict) for one in loads):
-        return _sum_of(loads, "num_running_reqs"), _sum_of(loads, "num_waiting_reqs")
-    text = await client.metrics_text()
-    if text is None:
-        return None, None
-    seen = parse_metrics(text)
+    _, value, _ = await client.get_json(LOADS)
+    seen = parse_loads(value)
+    if seen is None:
+        text = await client.metrics_text()
+        seen = ServerMetrics() if text is None else parse_metrics(text)
     return (
         None if seen.running is None else round(seen.running),
         None if seen.queued is None else round(seen.queued),
     )
-
-
-def _sum_of(loads: list[dict[str, object]], name: str) -> int | None:
-    """A counter over all ranks; fields at their default of 0 may be left out."""
-    values = [one.get(name, 0) for one in loads]
-    return sum(v for v in values if isinstance(v, int)) if any(isinstance(v, int) for v in values) else None
 
 
 class _Facts:

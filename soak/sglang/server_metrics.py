@@ -1,4 +1,4 @@
-"""What a scrape of the server's own /metrics says, as numbers that soak goes by.
+"""What the server says of its load, on /metrics or on /v1/loads, as numbers that soak goes by.
 
 Tolerant by design: names have been spelled ``sglang:x`` and ``sglang_x``, counters with and without
 ``_total``, metrics come and go with releases and flags. What is absent, NaN or not readable is None; nothing
@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
+
+LOADS = "/v1/loads?include=core"
+"""Where SGLang says what runs and waits, whether or not it was started with --enable-metrics."""
 
 # Our field, by the base name of the server's metric (without prefix and _total).
 _GAUGES = {
@@ -84,6 +87,39 @@ def parse_metrics(text: str) -> ServerMetrics:
     for labels, value in _per_replica(found[_BY_SOURCE]).items():
         cached[dict(labels).get("cache_source", "device")] += value
     return ServerMetrics(**values, cached_tokens_total=dict(cached))
+
+
+def parse_loads(value: object) -> ServerMetrics | None:
+    """The body of /v1/loads, which SGLang (0.5.18 and newer, at least) serves without --enable-metrics, too.
+
+    Written after every prefill and every few decode steps, so never minutes old as a gauge can be; it counts
+    nothing since the start. None if it is something else. A field at its default of 0 may be left out.
+    """
+    loads = value.get("loads") if isinstance(value, dict) else None
+    if not isinstance(loads, list) or not loads:
+        return None
+    ranks = [rank for rank in loads if isinstance(rank, dict)]
+    if len(ranks) != len(loads):
+        return None
+    usages = [_number(rank, "token_usage") for rank in ranks]
+    return ServerMetrics(
+        running=_sum_over(ranks, "num_running_reqs"),
+        queued=_sum_over(ranks, "num_waiting_reqs"),
+        token_usage=max((usage for usage in usages if usage is not None), default=None),
+        max_total_tokens=_sum_over(ranks, "max_total_num_tokens") or None,
+    )
+
+
+def _number(rank: Mapping[str, object], name: str) -> float | None:
+    value = rank.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _sum_over(ranks: Sequence[Mapping[str, object]], name: str) -> float | None:
+    values = [value for rank in ranks if (value := _number(rank, name)) is not None]
+    return sum(values) if values else None
 
 
 def _base_name(line: str) -> str | None:

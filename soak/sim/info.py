@@ -54,7 +54,7 @@ def server_info(engine: Engine, host: str, port: int, started_s: float) -> dict[
         "disable_radix_cache": config.disable_radix_cache,
         "disable_overlap_schedule": not config.overlap,
         "enable_mixed_chunk": config.mixed_chunk,
-        "enable_metrics": True,
+        "enable_metrics": config.enable_metrics,
         "enable_deterministic_inference": exact,
         "attention_backend": "numpy",
         "sampling_backend": "pytorch",

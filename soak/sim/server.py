@@ -97,12 +97,13 @@ class Server:
             ("GET", "/v1/loads", self._loads),
             ("GET", "/health", self._health),
             ("GET", "/health_generate", self._health),
-            ("GET", "/metrics", self._metrics),
             ("*", "/flush_cache", self._flush),
             ("POST", "/abort_request", self._abort),
             ("POST", "/pause_generation", self._pause),
             ("POST", "/continue_generation", self._continue),
         ]
+        if self.config.enable_metrics:
+            routes.append(("GET", "/metrics", self._metrics))
         for method, path, handler in routes:
             app.router.add_route(method, path, handler)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soak.sglang.server_metrics import ServerMetrics, parse_metrics
+from soak.sglang.server_metrics import ServerMetrics, parse_loads, parse_metrics
 
 LABELS = 'engine_type="unified",model_name="m",moe_ep_rank="0",pp_rank="0",tp_rank="0"'
 PAGE = f"""# HELP sglang:num_running_reqs The number of running requests.
@@ -89,3 +89,32 @@ def test_damaged_lines_do_not_hide_the_others() -> None:
 def test_any_text(text: str) -> None:
     parse_metrics(text)
     parse_metrics("\n".join(f"sglang:num_running_reqs{line}" for line in text.split("\n")))
+
+
+def test_loads_of_several_ranks() -> None:
+    body = {
+        "timestamp": "2026-11-29T00:00:00+00:00",
+        "loads": [
+            {"dp_rank": 0, "num_running_reqs": 2, "num_waiting_reqs": 1, "token_usage": 0.25,
+             "max_total_num_tokens": 8192},
+            {"dp_rank": 1, "num_running_reqs": 3, "token_usage": 0.5, "max_total_num_tokens": 8192},
+        ],
+    }  # fmt: skip
+    assert parse_loads(body) == ServerMetrics(running=5, queued=1, token_usage=0.5, max_total_tokens=16384)
+
+
+@pytest.mark.parametrize("body", [None, [], {}, {"loads": []}, {"loads": [3]}, {"loads": {"a": 1}}])
+def test_what_is_no_loads(body: object) -> None:
+    assert parse_loads(body) is None
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["loads", "token_usage"]), inner),
+    )
+)
+def test_any_loads(body: object) -> None:
+    for value in (body, {"loads": [{"num_running_reqs": body, "token_usage": body}]}):
+        seen = parse_loads(value)
+        assert seen is None or seen.queued is None
