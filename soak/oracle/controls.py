@@ -74,7 +74,7 @@ async def make_control(
             scored = await passes.score("control", ids, boundary, namespace)
         question = Question(ids, boundary)
         control = question.comparable("control", scored)
-        return Control(diverge(control, await passes.cold(question)), cached=boundary)
+        return Control(diverge(control, await passes.cold(question, "control cold")), cached=boundary)
     except PassFailedError as failed:
         if failed.outcome.hard_alarm:
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,12 +58,32 @@ class Question:
         return scored.logprobs
 
 
-class Passes:
-    """The oracle's requests: not streamed, greedy, each counted in prefill tokens."""
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass as it was sent, beside its answer. what: which of its probe's passes it was.
 
-    def __init__(self, session: Session, timeout_s: float) -> None:
+    ids: all tokens sent; start: its ``logprob_start_len``, None where it asked for no logprobs; namespace:
+    its ``extra_key``, None in the one that load lives in.
+    """
+
+    what: str
+    ids: TokenIds
+    max_new_tokens: int
+    temperature: float
+    start: int | None
+    namespace: str | None
+    answer: Answer
+
+
+class Passes:
+    """The oracle's requests: not streamed, greedy, each counted in prefill tokens and told to ``on_pass``."""
+
+    def __init__(
+        self, session: Session, timeout_s: float, on_pass: Callable[[Pass], None] = lambda _: None
+    ) -> None:
         self._session = session
         self._timeout_s = timeout_s
+        self._on_pass = on_pass
         self.tokens_prefilled = 0
         self.tokens_decoded = 0
 
@@ -70,8 +91,26 @@ class Passes:
         """A namespace that nothing was ever written to."""
         return self._session.namespace()
 
-    async def _one(self, what: str, ids: TokenIds, **fields: object) -> Answer:
-        (answer,) = await self._session.generate((ids,), timeout_s=self._timeout_s, **fields)
+    async def _one(
+        self,
+        what: str,
+        ids: TokenIds,
+        namespace: str | None,
+        *,
+        max_new_tokens: int = 0,
+        temperature: float = 0.0,
+        start: int | None = None,
+    ) -> Answer:
+        (answer,) = await self._session.generate(
+            (ids,),
+            timeout_s=self._timeout_s,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            return_logprob=start is not None,
+            logprob_start_len=start,
+            extra_key=namespace,
+        )
+        self._on_pass(Pass(what, ids, max_new_tokens, temperature, start, namespace, answer))
         self.tokens_prefilled += max(0, answer.prompt_tokens - answer.cached_tokens)
         self.tokens_decoded += answer.completion_tokens
         if answer.ok:
@@ -87,21 +126,12 @@ class Passes:
 
     async def locate(self, ids: TokenIds, namespace: str | None) -> tuple[int, int]:
         """Where a request with these ids would resume: (cached tokens, of them from the host tier)."""
-        answer = await self._one(
-            "locate",
-            ids,
-            max_new_tokens=0,
-            return_logprob=True,
-            logprob_start_len=len(ids) - 1,
-            extra_key=namespace,
-        )
+        answer = await self._one("locate", ids, namespace, start=len(ids) - 1)
         return answer.cached_tokens, answer.cached_details.get("host", 0)
 
     async def score(self, what: str, ids: TokenIds, start: int, namespace: str | None) -> Scored:
         """Logprobs of ids[start + 1:], prefilled from where the namespace's cache ends, at most start."""
-        answer = await self._one(
-            what, ids, max_new_tokens=0, return_logprob=True, logprob_start_len=start, extra_key=namespace
-        )
+        answer = await self._one(what, ids, namespace, start=start)
         return Scored(
             logprobs=answer.input_logprobs[1:],
             cached=answer.cached_tokens,
@@ -113,9 +143,7 @@ class Passes:
         self, what: str, ids: TokenIds, tokens: int, temperature: float, namespace: str | None
     ) -> TokenIds:
         """``tokens`` ids generated after these."""
-        answer = await self._one(
-            what, ids, max_new_tokens=tokens, temperature=temperature, extra_key=namespace
-        )
+        answer = await self._one(what, ids, namespace, max_new_tokens=tokens, temperature=temperature)
         if len(answer.output_ids) < tokens:
             raise PassFailedError(
                 ProbeOutcome.REQUEST_FAILED,
@@ -123,11 +151,11 @@ class Passes:
             )
         return answer.output_ids
 
-    async def cold(self, question: Question) -> Array:
+    async def cold(self, question: Question, what: str = "cold") -> Array:
         """Score a question in a namespace that nothing was written to. Raises PassFailedError."""
-        scored = await self.score("cold", question.ids, question.start, self.fresh())
+        scored = await self.score(what, question.ids, question.start, self.fresh())
         if scored.cached:
             raise PassFailedError(
-                ProbeOutcome.COLD_HIT, f"the cold pass in a fresh namespace resumed at {scored.cached}"
+                ProbeOutcome.COLD_HIT, f"the {what} pass in a fresh namespace resumed at {scored.cached}"
             )
-        return question.comparable("cold", scored)
+        return question.comparable(what, scored)

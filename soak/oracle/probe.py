@@ -50,7 +50,8 @@ class ProbeOutcome(enum.StrEnum):
 class ProbeResult:
     """One probe. Per-token arrays have shape (T,), T tokens scored from one past the resume boundary K.
 
-    victim_age_s: since the victim was written; victim_tokens: its length. control, cold_repeat: divergence of
+    victim_index, victim_step, victim_part: the planned prompt that wrote the prefix. victim_age_s: since the
+    victim was written; victim_tokens: its length. control, cold_repeat: divergence of
     the control pass and of a second cold pass, each against the cold pass of the same ids; None when the
     budget or chance left them out. served: what the server returned while it generated the victim (decode
     path), against a cold prefill of the same tokens. control_note says why a wanted control is missing.
@@ -63,6 +64,8 @@ class ProbeResult:
     outcome: ProbeOutcome
     detail: str = ""
     victim_index: int = -1
+    victim_step: int = 0
+    victim_part: int = 0
     victim_age_s: float = 0.0
     victim_tokens: int = 0
     started_s: float = 0.0

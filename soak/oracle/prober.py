@@ -7,7 +7,7 @@ It never flushes the cache, which would destroy what is under test.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from soak.oracle.amnesia import amnesia
 from soak.oracle.controls import Control, make_control, standalone_control
 from soak.oracle.divergence import diverge
-from soak.oracle.passes import Passes, PassFailedError, Question
+from soak.oracle.passes import Pass, Passes, PassFailedError, Question
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
 from soak.oracle.victims import Victim, Victims
 from soak.plan.geometry import Geometry
@@ -66,6 +66,20 @@ class Standalone:
     tokens_spent: int
 
 
+@dataclass(frozen=True, slots=True)
+class PassSeen:
+    """One pass of probe ``number``, or of the control that took that number, about that victim.
+
+    tail: the planned tokens that may follow the victim's in what was sent.
+    """
+
+    number: int
+    control: bool
+    sent: Pass
+    victim: Victim
+    tail: Segment
+
+
 class Prober:
     """Runs numbered probes; everything drawn depends on (seed, nonce, number) alone."""
 
@@ -79,7 +93,9 @@ class Prober:
         *,
         seed: int,
         nonce: int,
+        on_pass: Callable[[PassSeen], None] = lambda _: None,
     ) -> None:
+        self._on_pass = on_pass
         self._session = session
         self._victims = victims
         self._detecting = detecting
@@ -93,13 +109,15 @@ class Prober:
         if victim is None:
             return None
         started = time.monotonic()
-        passes = Passes(self._session, self._settings.timeout_s)
+        passes = self._passes(number, victim, "probe-tail")
         result = ProbeResult(
             number=number,
             shape=victim.shape,
             kind=_kind(victim, len(victim.ids), 0),
             outcome=ProbeOutcome.VALID,
             victim_index=victim.index,
+            victim_step=victim.step,
+            victim_part=victim.part,
             victim_age_s=started - victim.written_s,
             victim_tokens=len(victim.ids),
             started_s=started,
@@ -124,7 +142,7 @@ class Prober:
         victim = self._victims.recipe(number, wanted)
         if victim is None:
             return None
-        passes = Passes(self._session, self._settings.timeout_s)
+        passes = self._passes(number, victim, "control-tail")
         under_load = self._session.prompts_in_flight > 0
         rest = self._tail(number, "control-tail")
         started = time.monotonic()
@@ -145,6 +163,8 @@ class Prober:
                 outcome=failed.outcome,
                 detail=failed.detail,
                 victim_index=victim.index,
+                victim_step=victim.step,
+                victim_part=victim.part,
                 victim_tokens=len(victim.ids),
                 started_s=started,
                 seconds=time.monotonic() - started,
@@ -153,6 +173,16 @@ class Prober:
             )
         return Standalone(
             kind, victim.shape, control, under_load, passes.tokens_prefilled + passes.tokens_decoded
+        )
+
+    def _passes(self, number: int, victim: Victim, tail: str) -> Passes:
+        """The passes of one number, each told of."""
+        segment = Segment(tail, number, 0, self._settings.tail)
+        control = tail == "control-tail"
+        return Passes(
+            self._session,
+            self._settings.timeout_s,
+            lambda sent: self._on_pass(PassSeen(number, control, sent, victim, segment)),
         )
 
     def _tail(self, number: int, purpose: str) -> TokenIds:
@@ -193,7 +223,7 @@ class Prober:
             await _beside(result, self._repeat(result, passes, question))
 
     async def _repeat(self, result: ProbeResult, passes: Passes, question: Question) -> None:
-        result.cold_repeat = diverge(await passes.cold(question), result.cold)
+        result.cold_repeat = diverge(await passes.cold(question, "cold repeat"), result.cold)
 
     async def _locate(self, result: ProbeResult, victim: Victim, passes: Passes, draw: Draw) -> Question:
         """Build the question and learn the resume boundary K from the server."""
@@ -226,16 +256,18 @@ class Prober:
             )
         return Question(ids, boundary, settings.continuation if with_answer else 0)
 
-    async def _warm(self, passes: Passes, question: Question, namespace: str | None) -> Array:
-        scored = await passes.score("warm", question.ids, question.start, namespace)
+    async def _warm(
+        self, passes: Passes, question: Question, namespace: str | None, what: str = "warm"
+    ) -> Array:
+        scored = await passes.score(what, question.ids, question.start, namespace)
         if scored.cached == 0:
             raise PassFailedError(ProbeOutcome.EVICTED, "evicted between the locate and the warm pass")
         if scored.cached != question.start:
             raise PassFailedError(
                 ProbeOutcome.BOUNDARY_MOVED,
-                f"the warm pass resumed at {scored.cached}, the locate request at {question.start}",
+                f"the {what} pass resumed at {scored.cached}, the locate request at {question.start}",
             )
-        return question.comparable("warm", scored)
+        return question.comparable(what, scored)
 
     async def _served(self, result: ProbeResult, victim: Victim, passes: Passes) -> None:
         """Where the load asked for logprobs: what decode gave, against a cold prefill, once per victim."""
@@ -244,12 +276,12 @@ class Prober:
             return
         served = served[: self._settings.max_scored]
         generated = Question(victim.ids[: victim.prompt_len + len(served)], victim.prompt_len - 1)
-        result.served = diverge(served, await passes.cold(generated))
+        result.served = diverge(served, await passes.cold(generated, "served cold"))
 
     async def _amnesia(self, result: ProbeResult, passes: Passes, question: Question) -> None:
         """Score the continuation once more with the far context cut out."""
         kept, answer = self._settings.kept_context, question.answer_len
-        blank = await passes.cold(Question(question.ids[-(kept + answer) :], kept - 1))
+        blank = await passes.cold(Question(question.ids[-(kept + answer) :], kept - 1), "blank")
         # resumed at the very end of the victim, the continuation's first token is the one without a logprob
         scored = min(answer, len(result.warm))
         result.amnesia = amnesia(result.warm[-scored:], result.cold[-scored:], blank[-scored:])
@@ -257,9 +289,9 @@ class Prober:
     async def _confirm(self, result: ProbeResult, victim: Victim, passes: Passes, question: Question) -> None:
         """A second warm + cold pair; a pass that fails now leaves the first result standing."""
         try:
-            cold = await passes.cold(question)
+            cold = await passes.cold(question, "confirming cold")
             result.cold_repeat = diverge(cold, result.cold)
-            warm = await self._warm(passes, question, victim.namespace)
+            warm = await self._warm(passes, question, victim.namespace, "confirming warm")
         except PassFailedError as failed:
             if failed.outcome.hard_alarm:
                 raise
