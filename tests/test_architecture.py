@@ -57,7 +57,7 @@ ONLY_DATA = {
 
 PURE_FOLDERS = ("plan", "detect")
 PURE_MODULES = (
-    "oracle/amnesia.py", "oracle/divergence.py", "oracle/probe.py", "export/quantiles.py",
+    "oracle/amnesia.py", "oracle/coarsened.py", "oracle/divergence.py", "oracle/probe.py", "export/quantiles.py",
     "export/closing.py", "incident/trace.py",
 )  # fmt: skip
 PURE_MAY_IMPORT = {
