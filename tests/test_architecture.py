@@ -57,8 +57,8 @@ ONLY_DATA = {
 
 PURE_FOLDERS = ("plan", "detect")
 PURE_MODULES = (
-    "oracle/amnesia.py", "oracle/coarsened.py", "oracle/divergence.py", "oracle/probe.py", "export/quantiles.py",
-    "export/closing.py", "incident/trace.py",
+    "oracle/amnesia.py", "oracle/coarsened.py", "oracle/divergence.py", "oracle/probe.py",
+    "export/quantiles.py", "export/closing.py", "incident/trace.py",
 )  # fmt: skip
 PURE_MAY_IMPORT = {
     "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "decimal", "enum", "fractions",
