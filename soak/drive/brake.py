@@ -23,13 +23,17 @@ class StopLimits:
 
 
 class Brake:
-    """Closed while a limit is passed; a late first token keeps it closed for as long as it was late."""
+    """Closed while a limit is passed; a late first token keeps it closed for as long as it was late.
+
+    held: why we ourselves keep load back for a while, None while we do not.
+    """
 
     def __init__(self, limits: StopLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._clock = clock
         self._server_reason: str | None = None
         self._late_until = 0.0
+        self.held: str | None = None
 
     def server_says(self, metrics: ServerMetrics | None) -> None:
         """What it says now, on /metrics or /v1/loads; None (neither) leaves only the time to first token."""
@@ -48,8 +52,13 @@ class Brake:
             self._late_until = self._clock() + min(seconds - self._limits.ttft_s, self._limits.ttft_s)
 
     @property
-    def reason(self) -> str | None:
-        """Why load must wait now, or None."""
+    def pressure(self) -> str | None:
+        """What the server is short of, or None: then nobody may add to it."""
         if self._server_reason is not None:
             return self._server_reason
         return "server-ttft" if self._clock() < self._late_until else None
+
+    @property
+    def reason(self) -> str | None:
+        """Why load must wait now, or None."""
+        return self.pressure or self.held

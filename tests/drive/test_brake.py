@@ -46,3 +46,14 @@ def test_without_metrics_it_stays_open() -> None:
     brake.server_says(parse_metrics(metrics(5, 1.0)))
     brake.server_says(None)
     assert brake.reason is None
+
+
+def test_load_that_is_held_back_is_no_pressure() -> None:
+    brake = Brake(StopLimits(queue=10))
+    brake.held = "alone"
+    assert (brake.reason, brake.pressure) == ("alone", None)
+    brake.server_says(parse_metrics(metrics(11, 0.5)))
+    assert (brake.reason, brake.pressure) == ("server-queue", "server-queue")
+    brake.server_says(None)
+    brake.held = None
+    assert brake.reason is None
