@@ -205,9 +205,9 @@ class VerdictFamilies:
         )
         self.alarms = Gauge(
             "soak_alarms",
-            "Alarms that stand, by channel, shape and verdict; acked no is worth a page, known and until are "
-            "muted by a person.",
-            ["channel", "shape", "verdict", "acked"],
+            "Alarms that stand, by channel, shape, verdict and digest of the server's fingerprint; acked no "
+            "is worth a page, known and until are muted by a person.",
+            ["channel", "shape", "verdict", "acked", "fingerprint"],
             registry=registry,
         )
         self.state_saved = Gauge(

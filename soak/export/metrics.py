@@ -24,6 +24,7 @@ from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
 from soak.sglang.exchange import Outcome
 
 MODES = ("exact", "tolerance", "calibrating")
+ACKED = ("no", "known", "until")
 
 
 class RunMetrics:
@@ -51,7 +52,8 @@ class RunMetrics:
         self._totals: dict[tuple[str, str], int] = {}
         self._known: set[tuple[int, str]] = set()
         self._streams_shown: set[str] = set()
-        self._alarms_shown: set[tuple[str, str, str, str]] = set()
+        self._fingerprint = ""
+        self._alarms_shown: set[tuple[str, str, str]] = set()
         for verdict in Verdict:
             self.judged.verdict.labels(verdict.value).set(0)
         for purpose in ("load", "probe"):
@@ -65,7 +67,11 @@ class RunMetrics:
     def set_build_info(
         self, version: str, plan_version: str, fingerprint_digest: str, simulator: bool
     ) -> None:
-        """What runs, and against what. The digest is of the allow-listed fingerprint, never of an address."""
+        """What runs, and against what; before any report.
+
+        The digest is of the allow-listed fingerprint, never of an address.
+        """
+        self._fingerprint = fingerprint_digest
         self.judged.build.info({"version": version, "plan_version": plan_version})
         self.judged.target.info(
             {"fingerprint": fingerprint_digest, "simulator": "true" if simulator else "false"}
@@ -157,9 +163,11 @@ class RunMetrics:
             (self._channel(a.channel), self._shape(a.shape), a.verdict.value, muted.get(a, "no"))
             for a in report.alarms
         )
-        self._alarms_shown |= latched.keys()
-        for labels in self._alarms_shown:
-            judged.alarms.labels(*labels).set(latched[labels])
+        self._alarms_shown |= {labels[:3] for labels in latched}
+        for shown in self._alarms_shown:
+            # Zeros beside: an alert that remembers the last value over a restart must see a mute come.
+            for acked in ACKED:
+                judged.alarms.labels(*shown, acked, self._fingerprint).set(latched[*shown, acked])
         guaranteed = any(k.ready and k.mode == "tolerance" for k in report.kinds) and report.log_bar > 0.0
         judged.run_length.set(math.exp(min(report.log_bar, 700.0)) if guaranteed else 0.0)
         for calibration in report.kinds:

@@ -79,6 +79,19 @@ class ProbeBudget:
         self._forget_old()
         return 0.0 if not self._per_minute else self._lately / self._per_minute
 
+    def used_ratios(self) -> dict[str, float]:
+        """Share in use of each budget that is limited, by name; 1 is all of it."""
+        ratios = {"pool": self.used_ratio()}
+        if self._prefill_share is not None and self._prefill_share < 1:
+            ratios["prefill-share"] = self.spent / self._earned(self._prefill_share)
+        spent = self._allowance.used_ratio
+        if spent is not None:
+            ratios["tokens-per-second"] = spent
+        return ratios
+
+    def _earned(self, share: float) -> float:
+        return share / (1 - share) * self._load_tokens() + _START_TOKENS
+
     def _forget_old(self) -> None:
         now = self._clock()
         while self._spent_lately and self._spent_lately[0][0] < now - _WINDOW_S * self._slower:
@@ -91,10 +104,9 @@ class ProbeBudget:
             return "tokens-per-second"
         if self._per_minute is not None and self._lately >= self._per_minute:
             return "pool-share"
-        if self._prefill_share is not None and self._prefill_share < 1:
-            earned = self._prefill_share / (1 - self._prefill_share) * self._load_tokens()
-            if self.spent >= earned + _START_TOKENS:
-                return "prefill-share"
+        share = self._prefill_share
+        if share is not None and share < 1 and self.spent >= self._earned(share):
+            return "prefill-share"
         return ""
 
     async def wait(self) -> None:

@@ -109,6 +109,8 @@ class SoakRun:
         parts.record.metrics.set_build_info(
             __version__, str(PLAN_VERSION), target.fingerprint.digest(), target.simulator
         )
+        parts.record.metrics.run_started(time.time())  # a first scrape must see no run that began in 1970
+        parts.record.metrics.set_target_up(True)
         if self._config.metrics.port is None:
             return None
         exposition = Exposition(
@@ -233,7 +235,11 @@ class SoakRun:
         record.metrics.set_coverage(coverage)
         record.metrics.set_load(driver.asked, driver.delivered, driver.undelivered)
         record.metrics.set_in_flight(driver.in_flight, probing)
-        record.metrics.set_budget_used("pool", parts.budget.used_ratio())
+        for budget, used in parts.budget.used_ratios().items():
+            record.metrics.set_budget_used(budget, used)
+        if self._config.budget.in_flight is not None:
+            in_flight = driver.in_flight + probing
+            record.metrics.set_budget_used("in-flight", in_flight / self._config.budget.in_flight)
         record.metrics.set_target_up(parts.watch.silent_s < self._config.stop.lost_after / 2)
         self._screen.show(
             take_snapshot(

@@ -50,3 +50,11 @@ class Allowance:
             return False
         self._refill(self._rate)
         return self._level <= 0
+
+    @property
+    def used_ratio(self) -> float | None:
+        """Share of the ten seconds' tokens that is spent, over 1 while overdrawn; None without a limit."""
+        if self._rate is None:
+            return None
+        full = self._refill(self._rate)
+        return (full - self._level) / full

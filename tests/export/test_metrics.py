@@ -28,6 +28,9 @@ def metrics(registry: CollectorRegistry) -> RunMetrics:
     return RunMetrics(registry, shapes=("shared-prefix",), clock=lambda: 1_772_366_400.0)
 
 
+ALARM = {"channel": "absolute", "shape": "shared-prefix", "verdict": "CORRUPT", "fingerprint": ""}
+
+
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
     return registry.get_sample_value(name, labels)
 
@@ -130,19 +133,29 @@ def test_report(registry: CollectorRegistry, metrics: RunMetrics) -> None:
     assert value(registry, "soak_calibration_controls_needed", kind="prefill") == 60
     assert value(registry, "soak_detector_mode", kind="prefill", mode="tolerance") == 1
     assert value(registry, "soak_detector_mode", kind="prefill", mode="exact") == 0
-    alarm = {"channel": "absolute", "shape": "shared-prefix", "verdict": "CORRUPT", "acked": "no"}
-    assert value(registry, "soak_alarms", **alarm) == 1
+    assert value(registry, "soak_alarms", **ALARM, acked="no") == 1
 
 
 def test_a_muted_alarm_is_no_page_and_still_there(registry: CollectorRegistry, metrics: RunMetrics) -> None:
     found = report(Verdict.CORRUPT)
     metrics.set_report(found)
     metrics.set_report(found, {found.alarms[0]: "known"})
-    alarm = {"channel": "absolute", "shape": "shared-prefix", "verdict": "CORRUPT"}
-    assert value(registry, "soak_alarms", **alarm, acked="no") == 0
-    assert value(registry, "soak_alarms", **alarm, acked="known") == 1
+    assert value(registry, "soak_alarms", **ALARM, acked="no") == 0
+    assert value(registry, "soak_alarms", **ALARM, acked="known") == 1
+    assert value(registry, "soak_alarms", **ALARM, acked="until") == 0
     metrics.set_state_saved(1_772_366_001.0)
     assert value(registry, "soak_state_saved_timestamp_seconds") == 1_772_366_001.0
+
+
+def test_a_mute_from_an_earlier_run_shows_as_no_page(
+    registry: CollectorRegistry, metrics: RunMetrics
+) -> None:
+    metrics.set_build_info("0.1.0", "1", "ab12", simulator=False)
+    found = report(Verdict.CORRUPT)
+    metrics.set_report(found, {found.alarms[0]: "until"})
+    alarm = ALARM | {"fingerprint": "ab12"}
+    assert value(registry, "soak_alarms", **alarm, acked="no") == 0
+    assert value(registry, "soak_alarms", **alarm, acked="until") == 1
 
 
 def test_an_acknowledged_alarm_and_its_stream_go_away(
@@ -150,8 +163,7 @@ def test_an_acknowledged_alarm_and_its_stream_go_away(
 ) -> None:
     metrics.set_report(report(Verdict.CORRUPT))
     metrics.set_report(DetectorReport(Verdict.CLEAN, log_bar=13.8))
-    alarm = {"channel": "absolute", "shape": "shared-prefix", "verdict": "CORRUPT", "acked": "no"}
-    assert value(registry, "soak_alarms", **alarm) == 0
+    assert value(registry, "soak_alarms", **ALARM, acked="no") == 0
     assert value(registry, "soak_evidence_nats", stream="shared-prefix/512/prefill") is None
     assert value(registry, "soak_evidence_combined_nats", evidence="main") is None
     metrics.set_report(report(Verdict.CORRUPT))

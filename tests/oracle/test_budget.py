@@ -51,6 +51,16 @@ def test_the_prefill_share_grows_with_the_load() -> None:
     assert tested.short_of() == ""
 
 
+def test_only_limited_budgets_are_in_use() -> None:
+    assert budget(Clock()).used_ratios() == {"pool": 0.0}
+    tested = ProbeBudget(
+        5, prefill_share=0.5, pool_share_per_minute=0.5, pool_tokens=10_000, load_tokens=lambda: 20_000,
+        allowance=Allowance(100, Clock()), clock=Clock(),
+    )  # fmt: skip
+    tested.record(result(1500))
+    assert tested.used_ratios() == {"pool": 0.3, "prefill-share": 0.0375, "tokens-per-second": 1.5}
+
+
 def test_probes_slow_down_when_they_evict_what_they_look_for() -> None:
     clock = Clock()
     tested = budget(clock, pool=0.5)
