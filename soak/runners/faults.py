@@ -25,8 +25,9 @@ class KnownFault:
     """One published bug, or a plain corruption that needs no conjunction.
 
     name: the id, and the simulator's ``--fault``; report: where it was published ("" for a plain corruption);
-    conditions: what must hold together; affected, fixed: SGLang versions where known, else ""; settings: what
-    the simulator must be told for the fault to be reachable at all.
+    conditions: what must hold together; affected, fixed: SGLang versions where known, else ""; last_seen: the
+    newest release known to have it; flags: what a server's own arguments must say for it (names in
+    ``flags.py``); settings: what the simulator must be told for the fault to be reachable at all.
     """
 
     name: str
@@ -36,6 +37,8 @@ class KnownFault:
     conditions: tuple[Condition, ...] = ()
     affected: str = ""
     fixed: str = ""
+    last_seen: str = ""
+    flags: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -61,6 +64,8 @@ FAULTS: tuple[KnownFault, ...] = (
         conditions=(EXTRA_BUFFER, PREFILL_GRAPH, CHUNKED, CO_BATCHED, LATER_HIT),
         affected="0.5.17 and before",
         fixed="0.5.18",
+        last_seen="0.5.17",
+        flags=("extra_buffer", "full_prefill_graph"),
         settings=MappingProxyType({"radix_strategy": "extra_buffer"}),
     ),
     KnownFault(
@@ -81,6 +86,8 @@ FAULTS: tuple[KnownFault, ...] = (
         ),
         affected="0.5.16 and before",
         fixed="0.5.17",
+        last_seen="0.5.16",
+        flags=("extra_buffer", "mamba2", "decode_graph"),
         settings=MappingProxyType({"radix_strategy": "extra_buffer"}),
     ),
     KnownFault(
@@ -101,6 +108,8 @@ FAULTS: tuple[KnownFault, ...] = (
         ),
         affected="0.5.15 to 0.5.19",
         fixed="0.5.20",
+        last_seen="0.5.19",
+        flags=("extra_buffer", "mamba2"),
         settings=MappingProxyType({"radix_strategy": "extra_buffer"}),
     ),
     KnownFault(
@@ -122,6 +131,8 @@ FAULTS: tuple[KnownFault, ...] = (
         ),
         affected="0.5.17 and before",
         fixed="0.5.18",
+        last_seen="0.5.17",
+        flags=("extra_buffer", "overlap"),
         settings=MappingProxyType({"radix_strategy": "extra_buffer", "overlap": True}),
     ),
     KnownFault(
@@ -141,6 +152,8 @@ FAULTS: tuple[KnownFault, ...] = (
         ),
         affected="0.5.15 to 0.5.23",
         fixed="",
+        last_seen="0.5.23",
+        flags=("extra_buffer", "mixed_chunk"),
         settings=MappingProxyType({"radix_strategy": "extra_buffer", "mixed_chunk": True}),
     ),
     KnownFault(
@@ -160,6 +173,8 @@ FAULTS: tuple[KnownFault, ...] = (
         ),
         affected="0.5.17 and before",
         fixed="0.5.18",
+        last_seen="0.5.17",
+        flags=("extra_buffer", "prefill_graph", "speculative"),
         settings=MappingProxyType({"radix_strategy": "extra_buffer", "spec_draft_tokens": 3}),
     ),
     KnownFault(
@@ -179,6 +194,8 @@ FAULTS: tuple[KnownFault, ...] = (
         ),
         affected="0.5.15 to 0.5.19",
         fixed="0.5.20",
+        last_seen="0.5.19",
+        flags=("extra_buffer", "sliding_window"),
         settings=MappingProxyType({"radix_strategy": "extra_buffer"}),
     ),
     KnownFault(
@@ -197,6 +214,8 @@ FAULTS: tuple[KnownFault, ...] = (
         ),
         affected="0.5.15 to 0.5.20",
         fixed="0.5.23",
+        last_seen="0.5.20",
+        flags=("disaggregated",),
         settings=MappingProxyType({"host_tokens": 65536, "host_bandwidth": 16}),
     ),
     KnownFault(
@@ -214,6 +233,8 @@ FAULTS: tuple[KnownFault, ...] = (
         ),
         affected="0.5.18 and before",
         fixed="",
+        last_seen="0.5.18",
+        flags=("hybrid", "decode_role"),
         settings=MappingProxyType({"retraction_backup": True}),
     ),
     KnownFault(
@@ -231,6 +252,8 @@ FAULTS: tuple[KnownFault, ...] = (
         ),
         affected="0.5.15 to 0.5.23",
         fixed="",
+        last_seen="0.5.23",
+        flags=("lora",),
         settings=MappingProxyType({"lora_adapters": ("adapter-a",)}),
     ),
     KnownFault(
@@ -249,6 +272,7 @@ FAULTS: tuple[KnownFault, ...] = (
         ),
         affected="",
         fixed="",
+        flags=("host_tier",),
         settings=MappingProxyType({"host_tokens": 65536, "host_bandwidth": 64}),
     ),
     KnownFault(
@@ -280,6 +304,7 @@ FAULTS: tuple[KnownFault, ...] = (
             Condition("state_slot_reuse", "the state slot belonged to another request before"),
             Condition("fresh_request", "the request resumes from nothing"),
         ),
+        flags=("lfm2",),
     ),
     KnownFault(
         name="identity-swap",
