@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from soak.detect.exact import ExactMode
 from soak.detect.kind_book import KindBook
 from soak.detect.settings import HANDFUL
+from soak.detect.sight import share_seen
 from soak.detect.verdict import Alarm, KindCalibration
 from soak.oracle.probe import ResumeKind
 
@@ -45,6 +46,8 @@ def kind_calibration(
         mode=mode,
         threshold=None if bounds is None else bounds.tau,
         p0=None if bounds is None else bounds.p0,
+        m0=None if bounds is None else bounds.m0,
+        share_seen=None if bounds is None else share_seen(bounds),
         control_floor=floor,
         cold_floor=cold_floor,
         note="; ".join(note for note in notes if note),

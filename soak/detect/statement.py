@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from soak.detect.calibration import Bounds
 from soak.detect.settings import CONFIDENCE_ERROR, DetectSettings
+from soak.detect.sight import SOON, share_seen, share_seen_soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ def guarantee(settings: DetectSettings, kinds: Sequence[KindGuarantee]) -> str:
         )
         if settings.run_length_words:
             parts.append(settings.run_length_words)
+        parts.append(_sight(tolerance, math.log(settings.run_length)))
     else:
         parts.append("No guarantee of a run length is in force yet: no resume kind has enough controls.")
     if exact:
@@ -61,3 +64,23 @@ def guarantee(settings: DetectSettings, kinds: Sequence[KindGuarantee]) -> str:
         "exact mode."
     )
     return " ".join(parts)
+
+
+def _sight(tolerance: Sequence[tuple[str, Bounds]], log_bar: float) -> str:
+    """What these bounds are blind for: rounded up, so that no share named as seen is less than it is."""
+    seen = []
+    for kind, bounds in tolerance:
+        soon = share_seen_soon(bounds, log_bar)
+        within = f"{_percent(soon)} for an alarm within about" if soon <= 1.0 else "no share is seen within"
+        seen.append(f"{kind}: {_percent(share_seen(bounds))}, {within} {SOON} probes")
+    return (
+        "A fault shows in evidence only if it spoils enough of a stream's probes, counting as spoiled what "
+        f"scores over the threshold, while healthy ones stay under it ({'; '.join(seen)}). Rarer faults are "
+        "left to what is outside the run length."
+    )
+
+
+def _percent(share: float) -> str:
+    """A share in percent, rounded up to two digits."""
+    digits = 1 - math.floor(math.log10(100.0 * share))
+    return f"{math.ceil(100.0 * share * 10**digits - 1e-9) / 10**digits:g}%"

@@ -41,6 +41,8 @@ class KindCalibration:
     mode: str  # exact | tolerance | calibrating
     threshold: float | None = None  # tau: score over which a probe counts as an exceedance
     p0: float | None = None  # upper confidence bound on a healthy probe's exceedance
+    m0: float | None = None  # the same on its mean score, as a share of the largest score there is
+    share_seen: float | None = None  # of a stream's probes that a fault must spoil, or evidence never grows
     control_floor: float | None = None  # median score of controls
     cold_floor: float | None = None  # median score of repeated cold passes
     note: str = ""
