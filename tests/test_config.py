@@ -40,6 +40,8 @@ REMOTE = "http://192.0.2.7:30000"
         ({"load": {"rate": float("inf")}}, ["load.rate: given inf"]),
         ({"load": {"shapes": {"teapot": 1}}}, ["load.shapes.teapot: no such shape", "shared-prefix"]),
         ({"load": {"shapes": {"shared-prefix": 0}}}, ["load.shapes: at least one weight"]),
+        ({"load": {"shapes": {"pressure": 1}}}, ["load.shapes.pressure", "target.disruptive: true"]),
+        ({"load": {"tenant_keys": ["a", "a", "b"]}}, ["load.tenant_keys: 2 different keys for 3 tenants"]),
         ({"load": {"arrivals": "steady"}}, ["load.arrivals: given 'steady'", "poisson"]),
         ({"load": {"max_context": 100, "min_prompt": 90}}, ["load.max_context 100", "3 times min_prompt 90"]),
         ({"load": 3}, ["load: given 3"]),
@@ -255,12 +257,14 @@ def test_what_a_config_allows_fits_into_its_context(
                 "decode_tokens": most,
                 "shapes": {shape: 1},
                 "arrivals": "constant",
-            }
+            },
+            "target": {"disruptive": True},
         }
     )
     spec = loaded.resolve(Geometry(context_len=8000, chunk=chunk, track_interval=256))
-    before = 0
+    ends: dict[int, int] = {}
     for item in Plan(1, spec).items(index):
+        before = 0 if item.parent is None else ends[item.parent]
         for prompt in item.prompts:
-            assert before + prompt.length + item.max_new_tokens <= room
-        before += item.prompts[0].length + item.max_new_tokens
+            ends[item.step] = before + prompt.length + item.max_new_tokens
+            assert ends[item.step] <= room

@@ -14,13 +14,18 @@ from soak.config.values import Section
 
 
 class Target(Section):
-    """Which server, and what may be done to it."""
+    """Which server, and what may be done to it.
+
+    shared: other people's traffic runs beside ours; disruptive: what holds them up or pushes out their
+    prefixes is allowed.
+    """
 
     url: str = "http://127.0.0.1:30000"
     api_key_env: str = "SGLANG_API_KEY"
     api_key_file: Path | None = None
     allow_load: bool = False
     shared: bool = False
+    disruptive: bool = False
 
     @model_validator(mode="after")
     def _address(self) -> Target:

@@ -15,7 +15,11 @@ SMALLEST = 96  # tokens; in less, the shapes cannot be told apart
 
 
 class Load(Section):
-    """The plan's load. Lengths in tokens; rate in plan indices per second (a burst is one index)."""
+    """The plan's load. Lengths in tokens; rate in plan indices per second (a burst is one index).
+
+    tenants: namespaces of tenant-ping-pong; tenant_keys: their ``extra_key`` values, where given ones matter
+    (the name of a LoRA adapter, say); pressure: most prompts at once of the shapes that fill the pool.
+    """
 
     arrivals: Literal["poisson", "constant"] = "poisson"
     rate: Annotated[float, Field(ge=1e-6, le=10_000)] = 1.0
@@ -31,6 +35,9 @@ class Load(Section):
     zipf_churn: Annotated[int, Field(ge=1, le=MANY)] = 64
     sampled_share: Share = 0.3
     served_share: Share = 0.05
+    tenants: Annotated[int, Field(ge=2, le=64)] = 3
+    tenant_keys: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = ()
+    pressure: Annotated[int, Field(ge=2, le=4096)] = 32
 
     @model_validator(mode="after")
     def _shapes_exist(self) -> Load:
@@ -39,6 +46,11 @@ class Load(Section):
                 raise ValueError(f"shapes.{name}: no such shape; there are {', '.join(SHAPES)}")
         if not any(self.shapes.values()):
             raise ValueError("shapes: at least one weight must be above 0")
+        if self.tenant_keys and len(set(self.tenant_keys)) != self.tenants:
+            raise ValueError(
+                f"tenant_keys: {len(set(self.tenant_keys))} different keys for {self.tenants} tenants; "
+                "give each tenant one"
+            )
         if self.max_context is not None and self.max_context < ROOM * self.min_prompt:
             raise ValueError(
                 f"max_context {self.max_context} must be at least {ROOM} times min_prompt {self.min_prompt}"

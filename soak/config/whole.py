@@ -15,7 +15,7 @@ from soak.config.traffic import ROOM, SMALLEST, Load
 from soak.config.values import Section
 from soak.detect.run_length import run_length_for, run_length_words
 from soak.plan.geometry import Geometry
-from soak.plan.shapes import SHAPES, chunked_burst
+from soak.plan.shapes import DISRUPTIVE, SHAPES, chunked_burst, co_batched, identical
 from soak.plan.spec import ResolvedSpec
 
 
@@ -47,6 +47,16 @@ class Config(Section):
                 f"budget.{unstated[0]}: {self.target.url} is not this machine, so a budget must be stated: "
                 "set budget.in_flight and budget.tokens_per_second"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _nobody_is_disrupted_by_accident(self) -> Config:
+        for name, weight in self.load.shapes.items():
+            if weight and name in DISRUPTIVE and not self.target.disruptive:
+                raise ValueError(
+                    f"load.shapes.{name}: it fills the pool of {self.target.url} and pushes out whatever "
+                    "else is cached or running there: set target.disruptive: true, or give it no weight"
+                )
         return self
 
     @model_validator(mode="after")
@@ -83,7 +93,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _bursts_fit_the_budget(self) -> Config:
         most, burst = self.budget.in_flight, self.load.burst
-        if most is not None and most < burst and self.load.shapes.get(chunked_burst.NAME):
+        bursts = (chunked_burst.NAME, co_batched.NAME, identical.NAME)
+        if most is not None and most < burst and any(self.load.shapes.get(name) for name in bursts):
             raise ValueError(
                 f"budget.in_flight: given {most}; a burst of load.burst ({burst}) prompts would pass it: "
                 "raise it, or lower load.burst"
@@ -113,4 +124,6 @@ class Config(Section):
             zipf_churn=load.zipf_churn,
             sampled_per_mille=round(load.sampled_share * 1000),
             served_per_mille=round(load.served_share * 1000),
+            tenants=load.tenants,
+            pressure=min(load.pressure, self.budget.in_flight or load.pressure),
         )

@@ -72,14 +72,14 @@ def cost(plan: Plan, probes: ProbeTerms) -> Cost:
         for item in items:
             last_us = max(last_us, item.at_us)
             for prompt in item.prompts:
-                length = prompt.length + before
+                length = prompt.length + (0 if item.parent is None else before)
                 prompts += 1
                 prefill += length
                 decode += item.max_new_tokens
                 longest = max(longest, length + item.max_new_tokens)
                 states += -(-length // geometry.chunk) + 1
                 probed += length + (item.max_new_tokens if item.step == 0 else 0)
-                if item.parent is None:
+                if item.step == 0:
                     window.append(item.at_us)
             before = item.prompts[0].length + item.max_new_tokens
         while window and window[0] < last_us - 1_000_000:

@@ -26,6 +26,34 @@ class WrittenBy(enum.StrEnum):
     DECODE = "decode"
 
 
+class AbortBy(enum.StrEnum):
+    """How a request is taken back: by hanging up, or by asking the server to abort its rid."""
+
+    DISCONNECT = "disconnect"
+    REQUEST = "request"
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """A request to be taken back before its end.
+
+    prefill_per_mille: after this share of the time that its prefill is expected to take; after_tokens: once
+    so many tokens have been generated. One of the two is None.
+    """
+
+    by: AbortBy
+    prefill_per_mille: int | None = None
+    after_tokens: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "by": self.by.value,
+            "prefill_per_mille": self.prefill_per_mille,
+            "after_tokens": self.after_tokens,
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Tokens [start, start + length) of the document (purpose, key)."""
@@ -74,7 +102,9 @@ class Item:
 
     at_us: intended start in whole microseconds from the start of the run, for a step without parent.
     parent: the step whose prompt and output come before this one's own segments; the step starts ``delay_us``
-    after the parent has finished. batched: all prompts travel in one request; else each in its own, at once.
+    after the parent has finished. A later step without parent starts ``delay_us`` after the step before it.
+    batched: all prompts travel in one request; else each in its own, at once. tenant: whose cache namespace,
+    None for the one all load shares. abort: when the run itself takes the request back.
     """
 
     index: int
@@ -90,6 +120,8 @@ class Item:
     stream: bool = True
     return_logprob: bool = False
     written_by: WrittenBy = WrittenBy.PREFILL
+    tenant: int | None = None
+    abort: Abort | None = None
 
     @property
     def temperature(self) -> float:
@@ -97,7 +129,12 @@ class Item:
         return self.temperature_milli / 1000
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, in a fixed order."""
+        """Plain values for JSON, in a fixed order; tenant and abort only where there is one."""
+        rare: dict[str, Any] = {}
+        if self.tenant is not None:
+            rare["tenant"] = self.tenant
+        if self.abort is not None:
+            rare["abort"] = self.abort.as_dict()
         return {
             "index": self.index,
             "step": self.step,
@@ -112,4 +149,5 @@ class Item:
             "max_new_tokens": self.max_new_tokens,
             "temperature_milli": self.temperature_milli,
             "prompts": [[[s.purpose, s.key, s.start, s.length] for s in p.segments] for p in self.prompts],
+            **rare,
         }

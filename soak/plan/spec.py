@@ -20,7 +20,8 @@ class ResolvedSpec:
     """Everything that shapes items. Lengths in tokens.
 
     rate: indices per second, a decimal string; weights: share of each shape, integers, in a fixed order;
-    served_per_mille: share of load items that ask for logprobs (the served pass).
+    served_per_mille: share of load items that ask for logprobs (the served pass). tenants: cache namespaces
+    of tenant-ping-pong; pressure: most prompts at once of the shapes that fill the pool.
     """
 
     geometry: Geometry = field(default_factory=Geometry)
@@ -36,6 +37,8 @@ class ResolvedSpec:
     zipf_churn: int = 64
     sampled_per_mille: int = 300
     served_per_mille: int = 50
+    tenants: int = 3
+    pressure: int = 32
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -44,7 +47,7 @@ class ResolvedSpec:
             "geometry": self.geometry.as_dict(),
             "arrivals": self.arrivals,
             "rate": self.rate,
-            "weights": dict(self.weights),
+            "weights": {name: weight for name, weight in self.weights if weight},
             "max_context": self.max_context,
             "min_prompt": self.min_prompt,
             "max_new_tokens": self.max_new_tokens,
@@ -54,6 +57,8 @@ class ResolvedSpec:
             "zipf_churn": self.zipf_churn,
             "sampled_per_mille": self.sampled_per_mille,
             "served_per_mille": self.served_per_mille,
+            "tenants": self.tenants,
+            "pressure": self.pressure,
         }
 
     def digest(self) -> str:

@@ -33,6 +33,9 @@ HYBRID = Geometry(
 SPECS = {
     "default": ResolvedSpec(),
     "hybrid-constant": ResolvedSpec(geometry=HYBRID, arrivals="constant", rate="2.5", max_context=6000),
+    "every-shape": ResolvedSpec(
+        geometry=HYBRID, max_context=6000, weights=tuple((name, 1) for name in SHAPES), pressure=4
+    ),
 }
 
 

@@ -5,11 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from soak.plan.item import Item
-from soak.plan.shapes import chunked_burst, decode_seeded, long_context, shared_prefix
+from soak.plan.shapes import (
+    abort_storm,
+    branching,
+    chunked_burst,
+    co_batched,
+    decode_seeded,
+    identical,
+    long_context,
+    pressure,
+    shared_prefix,
+    tenant_ping_pong,
+    tier_round_trip,
+)
 from soak.plan.shapes.scene import Scene
 
 Shape = Callable[[Scene], tuple[Item, ...]]
 
-SHAPES: dict[str, Shape] = {
-    module.NAME: module.make for module in (shared_prefix, long_context, chunked_burst, decode_seeded)
-}
+_MODULES = (
+    shared_prefix,
+    long_context,
+    chunked_burst,
+    decode_seeded,
+    co_batched,
+    branching,
+    identical,
+    tenant_ping_pong,
+    abort_storm,
+    pressure,
+    tier_round_trip,
+)
+
+SHAPES: dict[str, Shape] = {module.NAME: module.make for module in _MODULES}
+
+DISRUPTIVE = frozenset(module.NAME for module in (pressure, tier_round_trip))
+"""Shapes that hurt whoever else uses the server; off unless the config says otherwise."""

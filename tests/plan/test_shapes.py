@@ -1,0 +1,133 @@
+"""What each shape promises to reach, beyond fitting the context (which tests/plan/test_plan.py holds)."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from soak.plan.cost import ProbeTerms, cost
+from soak.plan.geometry import Geometry
+from soak.plan.item import Abort, AbortBy, Item
+from soak.plan.plan import Plan
+from soak.plan.shapes import DISRUPTIVE, SHAPES
+from soak.plan.spec import ResolvedSpec
+
+HYBRID = Geometry(
+    vocab_size=4096,
+    context_len=8192,
+    chunk=512,
+    page=16,
+    state_grid=64,
+    track_interval=128,
+    max_total_tokens=40_000,
+    hybrid=True,
+)
+SPEC = ResolvedSpec(geometry=HYBRID, max_context=2048)
+
+
+def indices(shape: str, count: int, spec: ResolvedSpec = SPEC) -> list[tuple[Item, ...]]:
+    plan = Plan(11, replace(spec, weights=((shape, 1),)))
+    return list(itertools.islice(plan.walk(), count))
+
+
+def test_co_batched_prompts_fit_one_prefill_and_a_narrow_one_follows() -> None:
+    widths = set()
+    off_grid = on_grid = 0
+    for wide, narrow in indices("co-batched", 200):
+        lengths = [p.length for p in wide.prompts]
+        assert wide.batched
+        assert sum(lengths) <= HYBRID.chunk
+        assert min(lengths) >= 64
+        widths.add(len(lengths))
+        off_grid += sum(n % 64 != 0 for n in lengths[1:])
+        on_grid += sum(n % 64 == 0 for n in lengths)
+        assert narrow.parent is None
+        assert len(narrow.prompts) == 1
+        assert narrow.prompts[0].length >= 64  # or no captured graph is replayed
+        assert not {s for p in wide.prompts for s in p.segments} & set(narrow.prompts[0].segments)
+    assert widths == {2, 3, 4, 5, 6}
+    assert off_grid > 100
+    assert on_grid > 100
+
+
+def test_branches_part_on_and_beside_every_boundary() -> None:
+    cuts, turns, lengths, keys = set(), set(), [], []
+    for first, second in indices("branching", 1500):
+        trunk, branch = first.prompts[0].segments
+        cuts.add(trunk.length)
+        keys.append(trunk.key)
+        turns.add(second.prompts[0].length)
+        lengths.append((first.prompts[0].length, branch.length))
+        assert second.parent == 0
+    for unit in (16, 64, 128, 512):
+        for offset in (0, 1, -1, 3, -3, 32, -32):
+            assert any(cut % unit == offset % unit for cut in cuts), (unit, offset)
+    assert turns == {1, 2, 3}
+    assert {1, 2, 3} <= {branch for _, branch in lengths}
+    assert sum(total % 64 == 1 for total, _ in lengths) > 300
+    assert keys.count(keys[700]) == 24  # a trunk is everybody's of its window
+
+
+def test_identical_prompts_are_identical_and_half_come_back() -> None:
+    seen = []
+    for (item,) in indices("identical", 120):
+        assert len(set(item.prompts)) == 1
+        assert len(item.prompts) >= 2
+        seen.append(item.prompts[0])
+    assert len(set(seen)) < 90
+
+
+def test_tenants_take_turns_on_one_document() -> None:
+    asked: dict[int, set[int | None]] = {}
+    for (item,) in indices("tenant-ping-pong", 240):
+        asked.setdefault(item.prompts[0].segments[0].key, set()).add(item.tenant)
+    assert set().union(*asked.values()) == {0, 1, 2}
+    assert sum(len(tenants) == 3 for tenants in asked.values()) >= 8
+
+
+def test_aborts_come_in_every_place_and_way_and_the_same_is_asked_again() -> None:
+    aborts: list[Abort] = []
+    for first, again in indices("abort-storm", 300):
+        assert first.abort is not None
+        aborts.append(first.abort)
+        assert again.abort is None
+        assert again.prompts[0].segments[0] == first.prompts[0].segments[0]
+        if first.abort.after_tokens is not None:
+            assert 1 <= first.abort.after_tokens < first.max_new_tokens
+            assert first.stream  # or nobody could count them
+    assert {a.prefill_per_mille for a in aborts} == {100, 500, 900, None}
+    assert {a.by for a in aborts} == set(AbortBy)
+
+
+@pytest.mark.parametrize("pool", [20_000, 40_000, None])
+def test_pressure_passes_the_pool_where_it_is_known(pool: int | None) -> None:
+    spec = replace(SPEC, geometry=replace(HYBRID, max_total_tokens=pool), pressure=64)
+    for (item,) in indices("pressure", 50, spec):
+        total = sum(p.length + item.max_new_tokens for p in item.prompts)
+        if pool is not None:
+            assert total > pool
+            assert total < 1.2 * pool + 2 * spec.max_context
+        assert 2 <= len(item.prompts) <= 64
+
+
+def test_a_round_trip_fills_the_pool_between_two_questions() -> None:
+    for first, fillers, again in indices("tier-round-trip", 50):
+        assert again.prompts[0].segments[0] == first.prompts[0].segments[0]
+        assert sum(p.length for p in fillers.prompts) > HYBRID.max_total_tokens  # type: ignore[operator]
+
+
+def test_the_shapes_that_fill_the_pool_never_pass_their_cap() -> None:
+    spec = replace(SPEC, geometry=replace(HYBRID, max_total_tokens=10**9), pressure=5)
+    for shape in DISRUPTIVE:
+        for items in indices(shape, 20, spec):
+            assert max(len(item.prompts) for item in items) <= 5
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_has_a_cost(shape: str) -> None:
+    plan = Plan(3, replace(SPEC, weights=((shape, 1),)))
+    found = cost(plan, ProbeTerms(4.0, 64, 0.5, 0.5, 60))
+    assert found.prefill_tokens > 0
+    assert found.longest < SPEC.max_context + 1
