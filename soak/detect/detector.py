@@ -10,6 +10,7 @@ from typing import Any
 
 from soak.detect.account import kind_calibration, kind_ready, reasons
 from soak.detect.bounds_watch import BoundsWatch
+from soak.detect.calibration import Bounds
 from soak.detect.ceilings import FLOOR_COLDS, control_floor_reason
 from soak.detect.evidence import Evidence, Sighting, shape_of
 from soak.detect.exact import ExactMode, Finding, control_alarm, probe_alarm
@@ -64,6 +65,10 @@ class Detector:
         """
         name = ResumeKind(kind).value
         return 0 if self._ready(name) else self._book(name).calibration.controls_missing
+
+    def bounds(self, kind: ResumeKind | str) -> Bounds | None:
+        """What is in force for a kind in tolerance mode; None while it is calibrating."""
+        return self._book(kind).calibration.bounds
 
     def wants_cold_repeat(self) -> bool:
         """Whether repeated cold passes are missing: for the cold floor, or for exact mode to be entered."""
