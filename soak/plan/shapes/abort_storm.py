@@ -16,7 +16,7 @@ _PREFILL = (100, 500, 900)  # shares of the prefill, in thousandths
 def make(scene: Scene) -> tuple[Item, ...]:
     """Step 0 is taken back at 10, 50 or 90% of its prefill or in mid-decode; step 1 asks the same again."""
     spec, draw, room = scene.spec, scene.draw(NAME), scene.room
-    output = draw.between(8, max(8, spec.max_new_tokens))
+    output = draw.between(8, max(8, min(spec.max_new_tokens, room // 4)))
     again = scene.output(draw, room // 16)
     tail = draw.between(1, 8)
     most = max(1, room - max(output, tail + again))
