@@ -10,7 +10,10 @@ from soak.config.values import Seconds, Section, Share
 
 
 class Probe(Section):
-    """What the oracle asks. Shares are of probes; tail and blank context in tokens."""
+    """What the oracle asks. Shares are of probes; tail and blank context in tokens.
+
+    top_k: candidates that warm and cold pass list at each token, for the coarsened KL; 0 lists none.
+    """
 
     tail: Annotated[int, Field(ge=16, le=4096)] = 64
     max_scored: Annotated[int, Field(ge=16, le=4096)] = 256
@@ -21,4 +24,5 @@ class Probe(Section):
     repeat_share: Share = 0.25
     continuation: Annotated[int, Field(ge=16, le=1024)] = 24
     kept_context: Annotated[int, Field(ge=1, le=65536)] = 64
+    top_k: Annotated[int, Field(ge=0, le=64)] = 0
     timeout: Seconds = 120.0

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from soak.oracle.coarsened import Listed
 from soak.oracle.probe import ProbeOutcome
-from soak.sglang.exchange import Answer, Outcome, TokenIds
+from soak.sglang.exchange import Answer, Candidates, Outcome, TokenIds
 from soak.sglang.session import Session
 
 Array = npt.NDArray[np.float64]
@@ -57,6 +58,14 @@ class Question:
             )
         return scored.logprobs
 
+    def listed(self, scored: Scored) -> Listed:
+        """The tokens after K, with the candidates that a pass listed beside them if it was asked for any."""
+        top, rows = scored.answer.input_top, scored.logprobs.size + 1
+        if top is None:
+            top = Candidates(np.empty((rows, 0), np.int32), np.empty((rows, 0)))
+        ids = self.ids[self.start + 1 :].astype(np.int32)
+        return Listed(ids, scored.logprobs, Candidates(top.ids[1:], top.logprobs[1:]))
+
 
 @dataclass(frozen=True, slots=True)
 class Pass:
@@ -100,6 +109,7 @@ class Passes:
         max_new_tokens: int = 0,
         temperature: float = 0.0,
         start: int | None = None,
+        top_k: int = 0,
     ) -> Answer:
         (answer,) = await self._session.generate(
             (ids,),
@@ -108,6 +118,7 @@ class Passes:
             temperature=temperature,
             return_logprob=start is not None,
             logprob_start_len=start,
+            top_logprobs_num=top_k,
             extra_key=namespace,
         )
         self._on_pass(Pass(what, ids, max_new_tokens, temperature, start, namespace, answer))
@@ -129,9 +140,14 @@ class Passes:
         answer = await self._one("locate", ids, namespace, start=len(ids) - 1)
         return answer.cached_tokens, answer.cached_details.get("host", 0)
 
-    async def score(self, what: str, ids: TokenIds, start: int, namespace: str | None) -> Scored:
-        """Logprobs of ids[start + 1:], prefilled from where the namespace's cache ends, at most start."""
-        answer = await self._one(what, ids, namespace, start=start)
+    async def score(
+        self, what: str, ids: TokenIds, start: int, namespace: str | None, *, top_k: int = 0
+    ) -> Scored:
+        """Logprobs of ids[start + 1:], prefilled from where the namespace's cache ends, at most start.
+
+        top_k: candidates to list at each of these places.
+        """
+        answer = await self._one(what, ids, namespace, start=start, top_k=top_k)
         return Scored(
             logprobs=answer.input_logprobs[1:],
             cached=answer.cached_tokens,
@@ -153,9 +169,14 @@ class Passes:
 
     async def cold(self, question: Question, what: str = "cold") -> Array:
         """Score a question in a namespace that nothing was written to. Raises PassFailedError."""
-        scored = await self.score(what, question.ids, question.start, self.fresh())
+        return (await self.cold_scored(question, what)).logprobs
+
+    async def cold_scored(self, question: Question, what: str = "cold", *, top_k: int = 0) -> Scored:
+        """The same with all that the pass said; its logprobs are comparable. Raises PassFailedError."""
+        scored = await self.score(what, question.ids, question.start, self.fresh(), top_k=top_k)
         if scored.cached:
             raise PassFailedError(
                 ProbeOutcome.COLD_HIT, f"the {what} pass in a fresh namespace resumed at {scored.cached}"
             )
-        return question.comparable(what, scored)
+        question.comparable(what, scored)
+        return scored

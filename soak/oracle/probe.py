@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from soak.oracle.amnesia import Amnesia
+from soak.oracle.coarsened import CoarsenedKL
 from soak.oracle.divergence import Divergence
 
 Array = npt.NDArray[np.float64]
@@ -55,6 +56,7 @@ class ProbeResult:
     the control pass and of a second cold pass, each against the cold pass of the same ids; None when the
     budget or chance left them out. served: what the server returned while it generated the victim (decode
     path), against a cold prefill of the same tokens. control_note says why a wanted control is missing.
+    coarsened: a lower bound of KL(cold || warm) where candidates were listed; it never enters the evidence.
     confirmation: the confirming pair, run when the first one looked bad; it never enters the evidence.
     """
 
@@ -76,6 +78,7 @@ class ProbeResult:
     warm: Array = field(default_factory=lambda: np.empty(0))
     cold: Array = field(default_factory=lambda: np.empty(0))
     divergence: Divergence | None = None
+    coarsened: CoarsenedKL | None = None
     control: Divergence | None = None
     control_note: str = ""
     cold_repeat: Divergence | None = None

@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from soak.oracle.amnesia import amnesia
+from soak.oracle.coarsened import Listed, coarsened_kl
 from soak.oracle.controls import Control, make_control, standalone_control
 from soak.oracle.divergence import diverge
-from soak.oracle.passes import Pass, Passes, PassFailedError, Question
+from soak.oracle.passes import Pass, Passes, PassFailedError, Question, Scored
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
 from soak.oracle.victims import Victim, Victims
 from soak.plan.geometry import Geometry
@@ -43,7 +44,7 @@ class Detecting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProbeSettings:
-    """Lengths in tokens; shares in thousandths of probes."""
+    """Lengths in tokens; shares in thousandths of probes; top_k: candidates listed at each token."""
 
     tail: int = 64
     max_scored: int = 256
@@ -52,6 +53,7 @@ class ProbeSettings:
     amnesia_per_mille: int = 250
     control_per_mille: int = 250
     repeat_per_mille: int = 250
+    top_k: int = 0
     timeout_s: float = 120.0
 
 
@@ -197,12 +199,15 @@ class Prober:
             result.control_note = f"a resume of kind {result.kind.value} cannot be brought about at will"
         wants_repeat = draw.chance(self._settings.repeat_per_mille)
         steps = ["warm", "cold", "control"] if wants_control else ["warm", "cold"]
+        listed: dict[str, Listed] = {}
         while steps:
             step = steps.pop(draw.below(len(steps)))
             if step == "warm":
-                result.warm = await self._warm(passes, question, victim.namespace)
+                warm = await self._warm(passes, question, victim.namespace, top_k=self._settings.top_k)
+                result.warm, listed[step] = warm.logprobs, question.listed(warm)
             elif step == "cold":
-                result.cold = await passes.cold(question)
+                cold = await passes.cold_scored(question, top_k=self._settings.top_k)
+                result.cold, listed[step] = cold.logprobs, question.listed(cold)
             else:
                 rest = question.ids[min(len(victim.ids), len(question.ids)) :]
                 if result.kind is ResumeKind.PREFILL:
@@ -213,6 +218,8 @@ class Prober:
                 )
                 result.control, result.control_note = control.divergence, control.note
         result.divergence = diverge(result.warm, result.cold)
+        if self._settings.top_k:
+            result.coarsened = coarsened_kl(listed["cold"], listed["warm"])
         if question.answer_len:
             await _beside(result, self._amnesia(result, passes, question))
         await _beside(result, self._served(result, victim, passes))
@@ -257,9 +264,15 @@ class Prober:
         return Question(ids, boundary, settings.continuation if with_answer else 0)
 
     async def _warm(
-        self, passes: Passes, question: Question, namespace: str | None, what: str = "warm"
-    ) -> Array:
-        scored = await passes.score(what, question.ids, question.start, namespace)
+        self,
+        passes: Passes,
+        question: Question,
+        namespace: str | None,
+        what: str = "warm",
+        *,
+        top_k: int = 0,
+    ) -> Scored:
+        scored = await passes.score(what, question.ids, question.start, namespace, top_k=top_k)
         if scored.cached == 0:
             raise PassFailedError(ProbeOutcome.EVICTED, "evicted between the locate and the warm pass")
         if scored.cached != question.start:
@@ -267,7 +280,8 @@ class Prober:
                 ProbeOutcome.BOUNDARY_MOVED,
                 f"the {what} pass resumed at {scored.cached}, the locate request at {question.start}",
             )
-        return question.comparable(what, scored)
+        question.comparable(what, scored)
+        return scored
 
     async def _served(self, result: ProbeResult, victim: Victim, passes: Passes) -> None:
         """Where the load asked for logprobs: what decode gave, against a cold prefill, once per victim."""
@@ -297,7 +311,7 @@ class Prober:
                 raise
             result.detail = f"no confirming pair: {failed.detail}"
             return
-        result.confirmation = diverge(warm, cold)
+        result.confirmation = diverge(warm.logprobs, cold)
         result.confirmation_cold = result.cold_repeat
 
 

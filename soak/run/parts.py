@@ -91,6 +91,7 @@ def wire(
             amnesia_per_mille=round(probe.amnesia_share * 1000),
             control_per_mille=round(probe.control_share * 1000),
             repeat_per_mille=round(probe.repeat_share * 1000),
+            top_k=probe.top_k,
             timeout_s=probe.timeout,
         ),
         seed=identity.seed,

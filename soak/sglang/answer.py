@@ -7,7 +7,6 @@ Never raises; what is wrong becomes the Answer's outcome, and its detail says wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 import numpy as np
 
@@ -177,6 +176,7 @@ def _read_logprobs(
     if request.max_new_tokens == 0:
         # co-batched with decoding requests, SGLang lists the one token that it sampled and threw away
         answer.output_logprobs = answer.output_logprobs[:0]
+        _read_candidates(answer, meta, request, lists)
         return
     if out_ids.size != answer.output_ids.size:
         raise Fault(
@@ -185,12 +185,23 @@ def _read_logprobs(
         )
     _same_ids(out_ids, answer.output_ids, "output logprob", 0)
     _no_nulls(answer.output_logprobs, out_ids, "output logprob", 0, answer.prompt_tokens)
+    _read_candidates(answer, meta, request, lists)
+
+
+def _read_candidates(
+    answer: Answer, meta: dict[str, object], request: GenerateRequest, lists: Sequence[bytes]
+) -> None:
+    inputs, outputs = answer.input_logprobs.size, answer.output_logprobs.size
     if request.top_logprobs_num > 0:
         k = request.top_logprobs_num
-        answer.input_top, answer.output_top = _candidates(answer, meta, lists, "top_logprobs", k)
+        answer.input_top = _candidates(meta, lists, "input_top_logprobs", k, due=inputs, free=1)
+        if request.max_new_tokens:
+            answer.output_top = _candidates(meta, lists, "output_top_logprobs", k, due=outputs)
     if request.token_ids_logprob:
         k = len(request.token_ids_logprob)
-        answer.input_asked, answer.output_asked = _candidates(answer, meta, lists, "token_ids_logprobs", k)
+        answer.input_asked = _candidates(meta, lists, "input_token_ids_logprobs", k, due=inputs, free=1)
+        if request.max_new_tokens:
+            answer.output_asked = _candidates(meta, lists, "output_token_ids_logprobs", k, due=outputs)
 
 
 def _check_input(answer: Answer, request: GenerateRequest, index: int) -> None:
@@ -239,21 +250,15 @@ def _no_nulls(values: Logprobs, ids: TokenIds, what: str, free: int, offset: int
 
 
 def _candidates(
-    answer: Answer, meta: dict[str, object], lists: Sequence[bytes], kind: str, k: int
-) -> tuple[Candidates, Candidates]:
-    both: list[Candidates] = []
-    for side, due, free in (
-        ("input", answer.input_logprobs.size, 1),
-        ("output", answer.output_logprobs.size, 0),
-    ):
-        name = f"{side}_{kind}"
-        if meta.get(name) is None:
-            raise Fault(Outcome.INVALID_LOGPROBS, f"{name} is missing although it was asked for")
-        found = read_candidates(meta[name], lists, name, k)
-        if len(found.logprobs) != due:
-            raise Fault(Outcome.INVALID_LOGPROBS, f"{name} has {len(found.logprobs)} rows, {due} are due")
-        bad = np.flatnonzero(~np.isfinite(found.logprobs[free:]).all(axis=1))
-        if bad.size:
-            raise Fault(Outcome.INVALID_LOGPROBS, f"{name}: row {int(bad[0]) + free} of {due} holds a null")
-        both.append(found)
-    return cast("tuple[Candidates, Candidates]", tuple(both))
+    meta: dict[str, object], lists: Sequence[bytes], name: str, k: int, *, due: int, free: int = 0
+) -> Candidates:
+    """One list of ``due`` rows, of which the first ``free`` may be null."""
+    if meta.get(name) is None:
+        raise Fault(Outcome.INVALID_LOGPROBS, f"{name} is missing although it was asked for")
+    found = read_candidates(meta[name], lists, name, k)
+    if len(found.logprobs) != due:
+        raise Fault(Outcome.INVALID_LOGPROBS, f"{name} has {len(found.logprobs)} rows, {due} are due")
+    bad = np.flatnonzero(~np.isfinite(found.logprobs[free:]).all(axis=1))
+    if bad.size:
+        raise Fault(Outcome.INVALID_LOGPROBS, f"{name}: row {int(bad[0]) + free} of {due} holds a null")
+    return found

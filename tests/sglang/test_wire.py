@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -105,6 +106,17 @@ class TestDecode:
         assert got.output_top is not None
         assert got.output_top.logprobs.shape == (4, 2)
         assert got.input_asked is None
+
+    def test_a_scoring_pass_has_its_candidates(self) -> None:
+        """Nothing is generated: what the server lists for the output then is nobody's."""
+        asked = dataclasses.replace(ASKED, max_new_tokens=0, top_logprobs_num=2)
+        (got, *_) = decode_generate(honest.body(asked), asked)
+        assert got.ok, got.detail
+        assert got.input_top is not None
+        assert got.input_top.ids.tolist() == [[-1, -1]] + [[0, 1]] * 6
+        assert got.input_asked is not None
+        assert got.output_top is None
+        assert got.output_asked is None
 
     def test_a_batch_keeps_its_order(self) -> None:
         got = decode_generate(honest.body(ASKED), ASKED)
