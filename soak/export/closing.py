@@ -184,7 +184,20 @@ def _divergence(summary: Mapping[str, Any]) -> list[str]:
     title = (
         "Warm against cold, nats (control |d|: the same on prefixes written in quiet; amnesia: median / max)"
     )
-    return [title, *_table(rows)]
+    return [title, *_table(rows), *_coarsened(summary)]
+
+
+def _coarsened(summary: Mapping[str, Any]) -> list[str]:
+    """A line where candidates were listed."""
+    found = {shape: seen for shape, seen in sorted(summary["coarsened_kl"].items()) if seen["count"]}
+    if not found:
+        return []
+    figures = ", ".join(
+        f"{shape} {nats(seen['median'])} / {nats(seen['max'])}" for shape, seen in found.items()
+    )
+    return _wrapped(
+        "  ", f"KL of warm from cold, at least, mean over a probe's tokens (median / max): {figures}"
+    )
 
 
 def _coverage(summary: Mapping[str, Any]) -> list[str]:

@@ -149,6 +149,14 @@ class ProbeFamilies:
             buckets=NATS_BUCKETS,
             registry=registry,
         )
+        self.coarsened = Histogram(
+            "soak_divergence_coarsened_kl_nats",
+            "A lower bound of the mean KL divergence of the warm pass from the cold one, from the candidates "
+            "that both list (probe.top_k).",
+            shape_kind,
+            buckets=NATS_BUCKETS,
+            registry=registry,
+        )
         self.bit_exact = Counter(
             "soak_divergence_bit_exact_total",
             "Comparisons that agreed to the last bit.",

@@ -119,6 +119,8 @@ class RunMetrics:
         self._compared(shape, kind, "control", result.control)
         self._compared(shape, kind, "cold_repeat", result.cold_repeat)
         self._compared(shape, kind, "served", result.served)
+        if result.coarsened is not None:
+            self.probe.coarsened.labels(shape, kind).observe(min(result.coarsened.mean, NATS_SHOWN_MAX))
         if result.divergence is not None and result.divergence.onset > 0:
             self.probe.onset.labels(shape, kind).observe(result.divergence.onset)
         if result.amnesia is not None:

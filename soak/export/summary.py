@@ -108,6 +108,7 @@ def build_summary(
         "detector": _detector(report, alarm_facts),
         "probes": _probes(tally),
         "divergence": {shape: probes.divergence_dict() for shape, probes in tally.probes.items()},
+        "coarsened_kl": {shape: probes.coarsened_dict() for shape, probes in tally.probes.items()},
         "worst_probe": tally.worst or None,
         "amnesia": {shape: probes.amnesia_dict() for shape, probes in tally.probes.items()},
         "coverage": [asdict(entry) | {"state": entry.state.value} for entry in coverage],

@@ -110,6 +110,7 @@ class ProbeTally:
         self.control = ComparisonTally()
         self.cold_repeat = ComparisonTally()
         self.served = ComparisonTally()
+        self.coarsened = nats_sketch()
         self.amnesia = ratio_sketch()
         self.amnesia_undefined = 0
         self.tokens_spent = 0
@@ -129,6 +130,8 @@ class ProbeTally:
         for tally, divergence in pairs:
             if divergence is not None:
                 tally.add(divergence)
+        if result.coarsened is not None:
+            self.coarsened.add(result.coarsened.mean)
         if result.amnesia is not None:
             if result.amnesia.ratio is None:
                 self.amnesia_undefined += 1
@@ -143,6 +146,11 @@ class ProbeTally:
             "cold_repeat": self.cold_repeat.as_dict(),
             "served": self.served.as_dict(),
         }
+
+    def coarsened_dict(self) -> dict[str, Any]:
+        """Lower bounds of a probe's mean KL divergence, nats; none without candidates."""
+        seen = self.coarsened.figures()
+        return {"count": seen["count"], "median": seen["p50"], "p90": seen["p90"], "max": seen["max"]}
 
     def amnesia_dict(self) -> dict[str, Any]:
         """Amnesia ratios; ``undefined`` counts probes whose denominator was too small to say."""

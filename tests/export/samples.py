@@ -15,6 +15,7 @@ from soak.export.metrics import RunMetrics
 from soak.export.summary import LoadCount, RunFacts, build_summary
 from soak.export.tally import Tally
 from soak.oracle.amnesia import Amnesia, amnesia
+from soak.oracle.coarsened import CoarsenedKL
 from soak.oracle.divergence import Divergence, diverge
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
 from soak.plan.item import Item, Prompt, Segment
@@ -73,6 +74,7 @@ def probe(
         result.divergence = divergence(size)
         result.control = None if control is None else divergence(control)
         result.cold_repeat = divergence(0.0)
+        result.coarsened = CoarsenedKL(8, size / 2, size)
         result.amnesia = amnesia(np.full(8, -2.0 - size), np.full(8, -2.0), np.full(8, -4.0))
     return result
 

@@ -35,6 +35,13 @@ def test_figures_and_how_to_go_on() -> None:
     assert words.endswith("Exit code 1 (suspect or corrupt)")
 
 
+def test_the_coarsened_divergence_is_told_where_candidates_were_listed() -> None:
+    assert "KL of warm from cold, at least" in closing_words(summary(Verdict.CORRUPT))
+    found = summary(Verdict.CORRUPT)
+    found["coarsened_kl"] = {shape: {"count": 0} for shape in found["coarsened_kl"]}
+    assert "KL of warm" not in closing_words(found)
+
+
 @pytest.mark.parametrize(("acked", "told"), [("no", "Z)"), ("known", "Z, muted)")])
 def test_an_alarm_says_under_which_id_it_is_acknowledged(acked: str, told: str) -> None:
     (alarm,) = report(Verdict.CORRUPT).alarms

@@ -65,6 +65,19 @@ def test_divergence_and_amnesia_by_shape() -> None:
     assert tally.probes["shared-prefix"].amnesia_dict()["max"] == pytest.approx(0.25)
 
 
+def test_coarsened_divergence_is_there_where_candidates_were_listed() -> None:
+    tally, plain = Tally(), probe(size=0.5, shape="long-context")
+    plain.coarsened = None
+    for result in (probe(size=0.5), probe(size=1.0), plain):
+        tally.observe_probe(result)
+    seen = tally.probes["shared-prefix"].coarsened_dict()
+    assert seen["count"] == 2
+    assert seen["max"] == pytest.approx(0.5, rel=0.05)
+    assert tally.probes["long-context"].coarsened_dict() == {
+        "count": 0, "median": None, "p90": None, "max": None,
+    }  # fmt: skip
+
+
 def test_an_amnesia_that_cannot_be_told_is_counted_as_such() -> None:
     tally = Tally()
     result = probe()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -386,3 +388,29 @@ async def test_numbers_repeat_a_probe_exactly() -> None:
     await probe(two)
     asked = [[(r["extra_key"], bytes(np.asarray(r["ids"]))) for r in s.requests] for s in (one, two)]
     assert asked[0] == asked[1]
+
+
+async def test_listed_candidates_bound_the_divergence_of_the_whole_distribution() -> None:
+    """Two nats off: cold is q e^2 where warm is q, and all else shares what is left, on both sides alike."""
+    session = ToySession()
+    session.corrupt = lambda namespace, cached: -2.0 if namespace is None else 0.0
+    settings = dataclasses.replace(SETTINGS, top_k=3)
+    result = await prober(session, victim(), settings).probe(1)
+    assert result is not None
+    assert result.coarsened is not None
+    assert result.coarsened.tokens == len(result.cold)
+    p, q = np.exp(result.cold), np.exp(result.warm)
+    true = p * (result.cold - result.warm) + (1 - p) * (np.log1p(-p) - np.log1p(-q))
+    assert result.coarsened.mean == pytest.approx(true.mean(), abs=1e-4)
+    assert result.coarsened.largest == pytest.approx(true.max(), abs=1e-4)
+    listing = [r for r in session.requests if r.get("top_logprobs_num")]
+    assert len(listing) == 2  # warm and cold, and no other pass
+
+
+async def test_without_candidates_there_is_no_such_figure() -> None:
+    session = ToySession()
+    result = await prober(session, victim()).probe(1)
+    assert result is not None
+    assert result.valid
+    assert result.coarsened is None
+    assert not any(r.get("top_logprobs_num") for r in session.requests)

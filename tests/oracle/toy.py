@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from soak.sglang.exchange import Answer, Outcome, TokenIds
+from soak.sglang.exchange import Answer, Candidates, Outcome, TokenIds
 
 
 def logprob(prefix: bytes, token: int) -> float:
@@ -15,6 +15,16 @@ def logprob(prefix: bytes, token: int) -> float:
         hashlib.blake2b(prefix + token.to_bytes(4, "little"), digest_size=4).digest(), "big"
     )
     return -0.01 - 8.0 * word / 2**32
+
+
+def candidates(answer: Answer, k: object) -> Candidates | None:
+    """Beside each token k others, each with half of what is left: all of them together a distribution."""
+    if not isinstance(k, int) or not k:
+        return None
+    halves = np.arange(1, k + 1)
+    left = np.log1p(-np.exp(answer.input_logprobs))[:, None]
+    ids = np.where(np.isnan(left), -1, answer.input_token_ids[:, None] + halves)
+    return Candidates(ids.astype(np.int32), left - halves * np.log(2.0))
 
 
 class ToySession:
@@ -66,6 +76,7 @@ class ToySession:
                 values.append(logprob(raw[:i].tobytes(), int(ids[i])) + extra)
             answer.input_logprobs = np.array(values)
             answer.input_token_ids = raw[start:]
+            answer.input_top = candidates(answer, fields.get("top_logprobs_num", 0))
         wanted = fields.get("max_new_tokens", 0)
         assert isinstance(wanted, int)
         if wanted:
