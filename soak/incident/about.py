@@ -1,4 +1,4 @@
-"""What a bundle says of itself beside the trace: which run, which server, which alarm. Plain data, no secrets.
+"""What a bundle says beside the trace: which run, which server, which alarm. Plain data, no secrets.
 
 Only fields named here travel: a fingerprint is an allow-list already, and nothing else of a server is kept.
 """

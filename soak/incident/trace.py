@@ -75,9 +75,8 @@ class Case:
     warm, cold, control: logprobs in nats of ids[start + 1:], shape (n - start - 1,); control None where there
     was none. victim: position in the trace of the item that wrote the prefix, None where it is outside.
     answer_len: tokens of a cold continuation at the end of ids. at_us: when its first pass was sent, 0 if
-    that is not known. outcome: VALID for an answer that differed; for a hard alarm what it was, with the words
-    in detail, and warm and cold may then be empty. cold_again: the repeated cold pass, None where there was
-    none.
+    that is not known. outcome: VALID for an answer that differed; for a hard alarm what it was, in words in
+    detail, and warm and cold may then be empty. cold_again: a repeated cold pass, None where there was none.
     """
 
     number: int

@@ -1,0 +1,220 @@
+"""Sends the requests of a trace once more, in their order and side by side as they were, on one session.
+
+It asks no question and judges nothing; whoever asks is called when the recorded question was asked. Nothing a
+server does raises here. Cancelled, it leaves its requests to the session, which takes them back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from soak.incident.order import Order, Request, Speed, order_of
+from soak.incident.salt import Salt
+from soak.incident.trace import Seen, Sent, Trace
+from soak.sglang.exchange import Answer, TokenIds
+from soak.sglang.session import Session
+
+Gate = Callable[[int], Awaitable[None]]
+"""Waits until so many tokens may be asked of the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a trace is sent. forced: follow-ups go on from the recorded outputs, not from what comes back now.
+
+    apart: the shared namespace of the trace becomes an ``extra_key`` of its own; only for ids that are sent
+    as they were more than once.
+    """
+
+    speed: Speed = Speed.MAX
+    forced: bool = False
+    apart: bool = False
+    timeout_s: float = 120.0
+
+
+class Player:
+    """One trace being sent; ``ids`` and ``answers`` by position in the trace, None where not yet or never."""
+
+    def __init__(self, session: Session, trace: Trace, salt: Salt, manner: Manner, gate: Gate) -> None:
+        self.session, self.trace, self.salt = session, trace, salt
+        self._manner, self._gate = manner, gate
+        self.order: Order = order_of(trace)
+        self.ids: list[TokenIds | None] = [None] * len(trace.sent)
+        self.answers: list[Answer | None] = [None] * len(trace.sent)
+        self.lost_parents = 0
+        self._ended = [asyncio.Event() for _ in self.order.requests]
+        self._prefix = 0  # so many of order.ends have ended, without a gap
+        self._namespaces: dict[str, str | None] = {"": session.namespace() if manner.apart else None}
+        self._started_s = 0.0
+
+    def namespace(self, name: str) -> str | None:
+        """The ``extra_key`` that stands for a namespace of the trace in this replay."""
+        if name not in self._namespaces:
+            self._namespaces[name] = self.session.namespace()
+        return self._namespaces[name]
+
+    async def gate(self, tokens: int) -> None:
+        """Wait until ``tokens`` may be asked of the server."""
+        await self._gate(tokens)
+
+    def written(self, place: int) -> TokenIds | None:
+        """Prompt and output of a prompt that has been answered; None for one that came to nothing."""
+        ids, answer = self.ids[place], self.answers[place]
+        if ids is None or answer is None or not answer.ok:
+            return None
+        output = self.trace.seen[place].output_ids
+        return np.concatenate([ids, self.salt(output) if self._manner.forced else answer.output_ids])
+
+    async def until_ended(self, place: int) -> None:
+        """Wait for the answer to one prompt."""
+        for request, ended in zip(self.order.requests, self._ended, strict=True):
+            if place in request.places:
+                await ended.wait()
+
+    async def play(self, ask: Callable[[], Awaitable[None]]) -> None:
+        """Send everything; ``ask`` runs beside what was in flight when the case was asked."""
+        self._started_s = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for number, request in enumerate(self.order.requests):
+                if number == self.order.probe_after:
+                    group.create_task(self._asked(ask))
+                if self._manner.speed is Speed.MAX:
+                    await self._turn(request)
+                group.create_task(self._send(number, request))
+            if self.order.probe_after == len(self.order.requests):
+                group.create_task(self._asked(ask))
+
+    async def _asked(self, ask: Callable[[], Awaitable[None]]) -> None:
+        if self._manner.speed is Speed.RECORDED:
+            await self._at(self.trace.case.at_us)
+        await self._until(self.order.probe_ends)
+        await ask()
+
+    async def _turn(self, request: Request) -> None:
+        """Full speed: wait for what had ended before this request was sent, and keep its short distance."""
+        await self._until(request.finished_before)
+        if request.gap_us:
+            await asyncio.sleep(request.gap_us / 1e6)
+
+    async def _at(self, at_us: int) -> None:
+        await asyncio.sleep(max(0.0, self._started_s + at_us / 1e6 - time.monotonic()))
+
+    async def _until(self, ends: int) -> None:
+        """Wait until the first so many requests, by their recorded ends, have ended again."""
+        while self._prefix < ends:
+            at = self._prefix
+            await self._ended[self.order.ends[at]].wait()
+            self._prefix = max(self._prefix, at + 1)
+
+    async def _send(self, number: int, request: Request) -> None:
+        try:
+            for parent in request.parents:
+                await self._ended[parent].wait()
+            if self._manner.speed is Speed.RECORDED:
+                if request.parents:
+                    await asyncio.sleep(request.after_parent_us / 1e6)
+                await self._at(request.at_us)
+            await self._exchange(request)
+        finally:
+            self._ended[number].set()
+
+    async def _exchange(self, request: Request) -> None:
+        prompts = [self._prompt(place) for place in request.places]
+        sent = self.trace.sent[request.places[0]]
+        await self._gate(sum(len(ids) + sent.max_new_tokens for ids in prompts))
+        for place, ids in zip(request.places, prompts, strict=True):
+            self.ids[place] = ids
+        rids = tuple(self.session.rid() for _ in prompts)
+        aborting = [
+            asyncio.create_task(self._abort(rid, self.trace.sent[place].abort_us))
+            for place, rid in zip(request.places, rids, strict=True)
+        ]
+        try:
+            answers = await self.session.generate(
+                prompts,
+                rids=rids,
+                max_new_tokens=sent.max_new_tokens,
+                temperature=sent.temperature_milli / 1000,
+                stream=sent.stream,
+                return_logprob=sent.return_logprob,
+                logprob_start_len=sent.logprob_start_len,
+                extra_key=self.namespace(sent.namespace),
+                timeout_s=self._manner.timeout_s,
+            )
+        finally:
+            for task in aborting:
+                task.cancel()
+        for place, answer in zip(request.places, answers, strict=True):
+            self.answers[place] = answer
+
+    async def _abort(self, rid: str, after_us: int | None) -> None:
+        if after_us is not None:
+            await asyncio.sleep(after_us / 1e6)
+            await self.session.abort([rid])
+
+    def _prompt(self, place: int) -> TokenIds:
+        """The ids of one prompt: what its parent came to this time, then its own under the salt."""
+        sent = self.trace.sent[place]
+        if sent.parent is None or self._manner.forced:
+            return self.salt(sent.ids)
+        before = self.written(sent.parent)
+        if before is None or len(before) < sent.inherits:
+            self.lost_parents += 1
+            return self.salt(sent.ids)
+        return np.concatenate([before[: sent.inherits], self.salt(sent.ids[sent.inherits :])])
+
+    def as_played(self) -> tuple[tuple[Sent, ...], tuple[Seen, ...], list[int | None]]:
+        """What was sent and seen this time, in order, and where each prompt of the trace is in it now."""
+        places = sorted(
+            (place for place, answer in enumerate(self.answers) if answer is not None), key=self._sent_order
+        )
+        now: list[int | None] = [None] * len(self.trace.sent)
+        for new, place in enumerate(places):
+            now[place] = new
+        sent, seen = [], []
+        for place in places:
+            ids, answer, was = self.ids[place], self.answers[place], self.trace.sent[place]
+            if ids is None or answer is None:
+                raise LookupError(f"prompt {place} was answered and never sent")
+            at_us = self.since_start_us(answer.sent_s)
+            parent = None if was.parent is None else now[was.parent]
+            sent.append(
+                replace(
+                    was,
+                    ids=ids,
+                    at_us=at_us,
+                    sent_us=at_us,
+                    parent=parent,
+                    inherits=was.inherits if parent is not None else 0,
+                )
+            )
+            seen.append(_seen(answer, self.since_start_us(answer.finished_s)))
+        return tuple(sent), tuple(seen), now
+
+    def _sent_order(self, place: int) -> tuple[float, int]:
+        answer = self.answers[place]
+        return (answer.sent_s if answer is not None else 0.0, place)
+
+    def now_us(self) -> int:
+        """Whole microseconds since this replay began."""
+        return self.since_start_us(time.monotonic())
+
+    def since_start_us(self, monotonic_s: float) -> int:
+        """Whole microseconds from the start of this replay."""
+        return max(0, round((monotonic_s - self._started_s) * 1e6))
+
+
+def _seen(answer: Answer, finished_us: int) -> Seen:
+    return Seen(
+        outcome=answer.outcome.value,
+        finished_us=finished_us,
+        cached_tokens=answer.cached_tokens,
+        cached_host_tokens=answer.cached_details.get("host", 0),
+        num_retractions=answer.num_retractions,
+        output_ids=answer.output_ids,
+    )
