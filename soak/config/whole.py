@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from soak.config.detect import Detect
+from soak.config.journal import Journal
 from soak.config.limits import Budget, Stop, Thresholds
 from soak.config.metrics import Metrics
 from soak.config.mistake import ConfigError
@@ -31,6 +32,7 @@ class Config(Section):
     detect: Detect = Field(default_factory=Detect)
     thresholds: Thresholds = Field(default_factory=Thresholds)
     metrics: Metrics = Field(default_factory=Metrics)
+    journal: Journal = Field(default_factory=Journal)
 
     @model_validator(mode="after")
     def _load_is_never_an_accident(self) -> Config:

@@ -14,7 +14,8 @@ class Observation:
 
     intended_s: when the plan wanted it sent; ``answer.sent_s`` - intended_s is the schedule lag, which is
     ours and never the server's. ids: all tokens sent. companions: how many other load prompts were in flight
-    when this one was sent; prefilling_companions: those of them longer than one prefill chunk.
+    when this one was sent; prefilling_companions: those of them longer than one prefill chunk. namespace: the
+    ``extra_key`` it was sent with; abort_us: when the run took it back, in microseconds after its sending.
     """
 
     item: Item
@@ -24,6 +25,8 @@ class Observation:
     answer: Answer
     companions: int = 0
     prefilling_companions: int = 0
+    namespace: str | None = None
+    abort_us: int | None = None
 
     @property
     def lag_s(self) -> float:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry
 
 from soak.config import Config
+from soak.detect.verdict import Alarm
 from soak.drive.brake import Brake, StopLimits
 from soak.drive.driver import DriveLimits, Driver
 from soak.drive.observation import Observation
+from soak.incident.journal import Journal
 from soak.oracle.budget import ProbeBudget
-from soak.oracle.prober import Prober, ProbeSettings
+from soak.oracle.prober import PassSeen, Prober, ProbeSettings
 from soak.plan.plan import Plan
 from soak.run.alarm_desk import AlarmDesk
 from soak.run.identity import Identity
@@ -51,8 +53,12 @@ def wire(
     store: Store,
     registry: CollectorRegistry,
     say: Callable[[str], None],
+    journal: Journal | None = None,
 ) -> Parts:
-    """Make every part of one run. Alarms of earlier runs that ``store`` holds stand again from here on."""
+    """Make every part of one run. Alarms of earlier runs that ``store`` holds stand again from here on.
+
+    journal: told of all that is sent and of every alarm, those of earlier runs among them.
+    """
     spec, probe = identity.spec, config.probe
     session = Session(client, identity.run_id)
     brake = Brake(StopLimits(config.stop.queue, config.stop.token_usage, config.stop.ttft))
@@ -66,7 +72,21 @@ def wire(
     )
     desk = AlarmDesk(store, target.fingerprint.digest(), record.detector, record.say)
     desk.start()
-    record.file_alarm = lambda alarm: desk.raised(alarm).id
+    record.journal = journal
+    if journal is not None:
+        journal.recover(desk.standing())
+
+    def file_alarm(alarm: Alarm) -> str:
+        stored = desk.raised(alarm)
+        if journal is not None:
+            journal.alarm(stored)
+        return stored.id
+
+    def observe_pass(seen: PassSeen) -> None:
+        if journal is not None:
+            journal.observe_pass(seen)
+
+    record.file_alarm = file_alarm
 
     def observe(seen: Observation) -> None:
         if seen.answer.http_status is not None:
@@ -96,6 +116,7 @@ def wire(
         ),
         seed=identity.seed,
         nonce=identity.nonce,
+        on_pass=observe_pass,
     )
     budget = ProbeBudget(
         probe.rate,

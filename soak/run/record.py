@@ -20,6 +20,7 @@ from soak.drive.coverage import Coverage
 from soak.drive.observation import Observation
 from soak.export.metrics import RunMetrics
 from soak.export.tally import Tally
+from soak.incident.journal import Journal
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
 from soak.oracle.prober import Standalone
 from soak.oracle.victims import Victim, Victims
@@ -63,11 +64,14 @@ class Record:
                 deterministic=deterministic,
             )
         )
+        self.journal: Journal | None = None  # told of everything before anybody judges it
         self.events: deque[str] = deque(maxlen=8)
         self.file_alarm: Callable[[Alarm], str] = lambda _alarm: ""  # gives an alarm the id it is known under
 
     def observe_load(self, seen: Observation) -> None:
         """One answered load prompt; what it left in the cache is a victim from now on."""
+        if self.journal is not None:
+            self.journal.observe_load(seen)
         self.tally.observe_load(seen)
         self.metrics.observe_load(seen)
         self.coverage.observe_load(seen)
@@ -88,6 +92,8 @@ class Record:
             detail=f"load request {item.index}, step {item.step}: {answer.detail}",
             resume_boundary=answer.cached_tokens,
         )
+        if self.journal is not None:
+            self.journal.spoiled(seen, found)
         for alarm in self.detector.observe(found):
             self._alarm(alarm)
 
@@ -117,6 +123,8 @@ class Record:
 
     def observe_probe(self, result: ProbeResult) -> None:
         """One probe; new alarms are said at once."""
+        if self.journal is not None:
+            self.journal.observe_probe(result)
         self.tally.observe_probe(result)
         self.metrics.observe_probe(result)
         self.coverage.observe_probe(result)

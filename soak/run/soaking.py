@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from soak import __version__
 from soak.config import Config, ConfigError
-from soak.drive.coverage import CONJUNCTIONS
+from soak.drive.conjunctions import CONJUNCTIONS
 from soak.export.exposition import Exposition
 from soak.export.snapshot import take_snapshot
 from soak.export.summary import LoadCount, RunFacts, build_summary, write_atomically
@@ -28,6 +28,7 @@ from soak.run.alarms_api import AlarmsApi
 from soak.run.connecting import client_for, refuse_if_busy, unless_stopped
 from soak.run.exit_code import exit_code
 from soak.run.identity import Identity, identify
+from soak.run.journalling import journalled
 from soak.run.parts import Parts, wire
 from soak.run.thresholds import LoadLimits, load_failures
 from soak.run.watch import watch_loop_lag
@@ -92,18 +93,26 @@ class SoakRun:
             write_atomically(self._out / "run.json", identity.as_dict())
             for note in target.notes:
                 self._screen.say(note)
-            parts = wire(
-                config, client, target, identity, store=store, registry=self._registry, say=self._screen.say
-            )
-            self._probe_number = parts.desk.probes
-            exposition = await self._expose(target, parts, token)
-            try:
-                return await self._soak(parts, stop, target, identity)
-            finally:
-                await parts.session.abort_outstanding(_KILL_S)
-                if exposition is not None:
-                    await exposition.stop()
-                parts.desk.close()
+            with journalled(config, target, identity, self._out, self._screen.say) as journal:
+                parts = wire(
+                    config,
+                    client,
+                    target,
+                    identity,
+                    store=store,
+                    registry=self._registry,
+                    say=self._screen.say,
+                    journal=journal,
+                )
+                self._probe_number = parts.desk.probes
+                exposition = await self._expose(target, parts, token)
+                try:
+                    return await self._soak(parts, stop, target, identity)
+                finally:
+                    await parts.session.abort_outstanding(_KILL_S)
+                    if exposition is not None:
+                        await exposition.stop()
+                    parts.desk.close()
 
     async def _expose(self, target: Target, parts: Parts, token: str | None) -> Exposition | None:
         parts.record.metrics.set_build_info(
@@ -226,6 +235,9 @@ class SoakRun:
     def _show(self, parts: Parts, target: Target, started: float) -> None:
         """Refresh what people and Prometheus see."""
         record, driver = parts.record, parts.driver
+        if record.journal is not None:
+            record.journal.server_said(parts.watch.latest)
+            record.journal.tick()
         report, coverage, (verdict, _) = record.detector.report(), record.coverage.report(), record.verdict()
         probing = max(0, parts.session.prompts_in_flight - driver.in_flight)
         record.metrics.set_report(report, parts.desk.muted())
