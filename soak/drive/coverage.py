@@ -4,96 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from soak.drive.conjunctions import CONJUNCTIONS
 from soak.drive.coverage_state import ConjunctionCoverage, CoverageState
 from soak.drive.observation import Observation
-from soak.oracle.probe import ProbeResult, ResumeKind
+from soak.oracle.probe import ProbeResult
 from soak.plan.geometry import Geometry
 from soak.runners.faults import FAULTS
 
 _ORDER = (CoverageState.NOT_REACHED, CoverageState.PRESUMED, CoverageState.CONFIRMED)
-
-
-@dataclass(frozen=True, slots=True)
-class _Conjunction:
-    """A set of conditions, by the observations that show it and the probes that look at a victim of it.
-
-    conditions: their names in the known-fault table.
-    """
-
-    name: str
-    reached_by: str
-    conditions: tuple[str, ...]
-    by_load: Callable[[Observation, Geometry], CoverageState]
-    by_probe: Callable[[ProbeResult, Geometry], bool]
-    note: str
-    applicable: Callable[[Geometry], bool] = lambda geometry: True
-    probe_confirms: bool = False  # a probe that looked at a victim of it went through it as well
-
-
-def _confirmed(held: bool) -> CoverageState:
-    return CoverageState.CONFIRMED if held else CoverageState.NOT_REACHED
-
-
-def _presumed(held: bool) -> CoverageState:
-    return CoverageState.PRESUMED if held else CoverageState.NOT_REACHED
-
-
-CONJUNCTIONS = (
-    _Conjunction(
-        "prefix-hit",
-        "shared-prefix",
-        ("prefix_hit",),
-        lambda seen, _: _confirmed(seen.item.shape == "shared-prefix" and seen.answer.cached_tokens > 0),
-        lambda probe, _: probe.shape == "shared-prefix",
-        "a later request resumed from what an earlier one left; the server's cached_tokens say so",
-    ),
-    _Conjunction(
-        "far-context-resume",
-        "long-context",
-        ("prefix_hit",),
-        lambda seen, g: _confirmed(
-            seen.item.shape == "long-context" and seen.answer.cached_tokens > min(g.chunk, len(seen.ids) // 2)
-        ),
-        lambda probe, g: (
-            probe.shape == "long-context" and probe.resume_boundary > min(g.chunk, probe.victim_tokens // 2)
-        ),
-        "a prompt near the context limit resumed from more than a chunk of its own past",
-        probe_confirms=True,
-    ),
-    _Conjunction(
-        "co-batched-chunked-prefill",
-        "chunked-burst",
-        ("co_batched_prefill", "chunked_prefill"),
-        lambda seen, _: _presumed(
-            seen.item.shape == "chunked-burst" and seen.answer.ok and seen.prefilling_companions > 0
-        ),
-        lambda probe, _: probe.shape == "chunked-burst",
-        "two or more prompts longer than a chunk were in flight together; no answer says who shared a batch",
-        applicable=lambda g: g.chunk < g.context_len - 1,
-    ),
-    _Conjunction(
-        "decode-written-resume",
-        "decode-seeded",
-        ("decode_past_interval",),
-        lambda seen, _: _confirmed(_resumed_in_generated(seen)),
-        lambda probe, _: probe.kind is ResumeKind.DECODE,
-        "a request resumed inside tokens that an earlier one had generated",
-        probe_confirms=True,
-    ),
-)
-
-CONJUNCTION_NAMES = tuple(c.name for c in CONJUNCTIONS)
-
-
-def _resumed_in_generated(seen: Observation) -> bool:
-    # A follow-up's own segments end its prompt; before them stand its parent's prompt and output. That more
-    # than the parent's prompt was cached shows in the probes; here, that the hit reaches the last tokens.
-    if seen.item.parent is None:
-        return False
-    own = sum(p.length for p in seen.item.prompts)
-    return seen.answer.cached_tokens >= len(seen.ids) - own - 1 > 0
 
 
 def needed_by(conditions: tuple[str, ...]) -> tuple[str, ...]:

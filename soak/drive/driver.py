@@ -10,20 +10,23 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from soak.drive.brake import Brake
 from soak.drive.observation import Observation
-from soak.plan.item import Item
+from soak.drive.pace import Pace
+from soak.plan.item import Abort, AbortBy, Item
 from soak.plan.plan import Plan
 from soak.sglang.allowance import Allowance
-from soak.sglang.exchange import Answer, TokenIds
+from soak.sglang.exchange import Answer, Outcome, TokenIds
 from soak.sglang.session import Session
 
 _PATIENCE_S = 2.0  # how long an item may wait for a free place before it counts as not delivered
+_HUNG_UP_S = 3.0  # a request whose client is gone runs on so long before the server is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Driver:
         on_observation: Callable[[Observation], None],
         *,
         allowance: Allowance | None = None,
+        tenants: Sequence[str] = (),
     ) -> None:
         self._plan, self._session, self._brake, self._limits = plan, session, brake, limits
         self._on_observation = on_observation
@@ -54,6 +58,9 @@ class Driver:
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting: dict[asyncio.Future[None], None] = {}  # for a free place, first come first served
         self._prefilling = 0  # prompts in flight that are longer than one chunk
+        self._tenants = tuple(tenants)
+        self._pace = Pace()
+        self._hung_up: set[asyncio.Task[None]] = set()  # told to the server a moment later
         self.asked = 0
         self.delivered = 0
         self.undelivered: Counter[str] = Counter()
@@ -102,7 +109,12 @@ class Driver:
             self._fault.set_exception(error)
 
     async def drain(self, within_s: float) -> int:
-        """Wait for what is in flight, then cancel the rest; returns how many scenes were cancelled."""
+        """Wait for what is in flight, then cancel the rest; returns how many scenes were cancelled.
+
+        Requests that hung up are left to the session, which aborts whatever may still run.
+        """
+        for task in self._hung_up:
+            task.cancel()
         if not self._tasks:
             return 0
         _, late = await asyncio.wait(tuple(self._tasks), timeout=within_s)
@@ -113,11 +125,16 @@ class Driver:
         return len(late)
 
     async def _scene(self, items: tuple[Item, ...], intended: float, end: float) -> None:
-        """The steps of one index, each after its parent."""
+        """The steps of one index, each after its parent, or after the step before it."""
         finished: dict[int, tuple[TokenIds, Answer]] = {}
         for item in items:
             before: TokenIds | None = None
-            if item.parent is not None:
+            if item.parent is None and item.step:
+                intended = time.monotonic() + item.delay_us / 1e6
+                if intended >= end:
+                    continue  # the run is over before its turn
+                await asyncio.sleep(item.delay_us / 1e6)
+            elif item.parent is not None:
                 parent = finished.get(item.parent)
                 if parent is None:
                     continue  # its parent failed: nothing was asked, so nothing is owed
@@ -191,17 +208,11 @@ class Driver:
     ) -> list[tuple[TokenIds, Answer]]:
         """One request. ``before``: prompts in flight when its item was sent."""
         companions, prefilling = before + first_part, self._prefilling
+        namespace = self._namespace(item)
         long = sum(len(ids) > self._plan.spec.geometry.chunk for ids in prompts)
         self._prefilling += long
         try:
-            answers = await self._session.generate(
-                prompts,
-                max_new_tokens=item.max_new_tokens,
-                temperature=item.temperature,
-                return_logprob=item.return_logprob,
-                stream=item.stream,
-                timeout_s=self._limits.timeout_s,
-            )
+            answers, abort_us = await self._generate(item, prompts, namespace)
         finally:
             self._free(len(prompts))
             self._prefilling -= long
@@ -215,11 +226,70 @@ class Driver:
                 answer=answer,
                 companions=companions + len(prompts) - 1,
                 prefilling_companions=prefilling + long - int(len(ids) > self._plan.spec.geometry.chunk),
+                namespace=namespace,
+                abort_us=abort_us,
             )
+            self._pace.observe(answer)
             if observation.ttft_s is not None and answer.first_token_s is not None:
                 self._brake.first_token_after(answer.first_token_s - answer.sent_s)
             self._on_observation(observation)
         return list(zip(prompts, answers, strict=True))
+
+    def _namespace(self, item: Item) -> str | None:
+        if item.tenant is None:
+            return None
+        return self._tenants[item.tenant] if self._tenants else self._session.tenant(item.tenant)
+
+    async def _generate(
+        self, item: Item, prompts: list[TokenIds], namespace: str | None
+    ) -> tuple[tuple[Answer, ...], int | None]:
+        """The answers, and after how many microseconds the request was taken back, None if it was not."""
+        fields: dict[str, Any] = {
+            "max_new_tokens": item.max_new_tokens,
+            "temperature": item.temperature,
+            "return_logprob": item.return_logprob,
+            "stream": item.stream,
+            "extra_key": namespace,
+            "timeout_s": self._limits.timeout_s,
+        }
+        if item.abort is None:
+            return await self._session.generate(prompts, **fields), None
+        rids = tuple(self._session.rid() for _ in prompts)
+        asked = asyncio.ensure_future(self._session.generate(prompts, rids=rids, **fields))
+        try:
+            return await self._take_back(item.abort, asked, rids, sum(len(ids) for ids in prompts))
+        finally:
+            asked.cancel()
+
+    async def _take_back(
+        self, abort: Abort, asked: asyncio.Future[tuple[Answer, ...]], rids: tuple[str, ...], tokens: int
+    ) -> tuple[tuple[Answer, ...], int | None]:
+        sent = time.monotonic()
+        await asyncio.wait({asked}, timeout=self._pace.delay_s(abort, tokens))
+        if asked.done():
+            return asked.result(), None
+        abort_us = round((time.monotonic() - sent) * 1e6)
+        if abort.by is AbortBy.REQUEST:
+            await self._session.abort(rids)
+            answers = await asked
+            return tuple(
+                replace(a, outcome=Outcome.TAKEN_BACK) if a.outcome is Outcome.ABORTED else a for a in answers
+            ), abort_us
+        asked.cancel()
+        await asyncio.wait({asked})
+        later = asyncio.create_task(self._tell_later(rids))
+        self._hung_up.add(later)
+        later.add_done_callback(self._hung_up.discard)
+        gone = time.monotonic()
+        return tuple(
+            Answer(rid, Outcome.TAKEN_BACK, "hung up, as planned", sent_s=sent, finished_s=gone)
+            for rid in rids
+        ), abort_us
+
+    async def _tell_later(self, rids: tuple[str, ...]) -> None:
+        """A server may never notice that a client is gone: nothing of ours shall run on for ever."""
+        await asyncio.sleep(_HUNG_UP_S)
+        await self._session.abandon(rids)
 
 
 def _numbered(groups: list[list[TokenIds]]) -> list[tuple[int, list[TokenIds]]]:

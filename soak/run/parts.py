@@ -97,7 +97,15 @@ def wire(
     in_flight = max(1, (config.budget.in_flight or IN_FLIGHT) - probe.concurrency)
     allowance = Allowance(config.budget.tokens_per_second)
     plan = Plan(identity.seed, spec, identity.nonce)
-    driver = Driver(plan, session, brake, DriveLimits(in_flight, probe.timeout), observe, allowance=allowance)
+    driver = Driver(
+        plan,
+        session,
+        brake,
+        DriveLimits(in_flight, probe.timeout),
+        observe,
+        allowance=allowance,
+        tenants=config.load.tenant_keys,
+    )
     prober = Prober(
         session,
         record.victims,

@@ -117,6 +117,7 @@ class Record:
                 written_s=answer.finished_s,
                 temperature=item.temperature,
                 retractions=answer.num_retractions,
+                namespace=seen.namespace,
                 served=answer.output_logprobs if decoded and item.return_logprob else None,
             )
         )

@@ -31,8 +31,9 @@ class LoadLimits:
 def load_failures(figures: LoadFigures, limits: LoadLimits) -> list[str]:
     """One line per limit missed."""
     failures = []
-    answered = sum(figures.outcomes.values())
-    unanswered = max(0, figures.delivered - answered)
+    taken_back = figures.outcomes.get("taken_back", 0)  # by the plan: neither good nor bad
+    answered = sum(figures.outcomes.values()) - taken_back
+    unanswered = max(0, figures.delivered - answered - taken_back)
     delivered = figures.delivered - unanswered
     if figures.asked and delivered < limits.delivered_share * figures.asked:
         why = [f"{count} by {reason}" for reason, count in sorted(figures.undelivered.items())]
@@ -44,7 +45,8 @@ def load_failures(figures: LoadFigures, limits: LoadLimits) -> list[str]:
         )
     bad = answered - figures.outcomes.get("ok", 0)
     if answered and bad > limits.error_share * answered:
-        kinds = ", ".join(f"{n} {k}" for k, n in sorted(figures.outcomes.items()) if k != "ok")
+        fine = ("ok", "taken_back")
+        kinds = ", ".join(f"{n} {k}" for k, n in sorted(figures.outcomes.items()) if k not in fine)
         failures.append(
             f"errors: {bad} of {answered} answers ({bad / answered:.1%}, at most "
             f"{limits.error_share:.1%} is allowed; {kinds})"

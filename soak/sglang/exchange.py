@@ -21,7 +21,8 @@ class Outcome(enum.StrEnum):
 
     OK = "ok"
     REJECTED = "rejected"  # refused before any work: 4xx, 429, 503 queue full
-    ABORTED = "aborted"  # finish_reason abort, or given up by us
+    ABORTED = "aborted"  # finish_reason abort
+    TAKEN_BACK = "taken_back"  # aborted or hung up by us, as the plan wanted it
     SERVER_ERROR = "server_error"  # 5xx
     IN_BAND_ERROR = "in_band_error"  # HTTP 200 (or a stream already begun) that carries an error object
     DISCONNECTED = "disconnected"  # no connection, reset, stream cut short, no [DONE]

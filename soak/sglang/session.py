@@ -68,6 +68,14 @@ class Session:
         for rid in rids:
             await self.client.abort(rid)
 
+    async def abandon(self, rids: Iterable[str]) -> None:
+        """Abort requests whose answers nobody waits for any more, and forget those the server was told of."""
+        await self._abort(list(rids))
+
+    def tenant(self, number: int) -> str:
+        """The namespace of a tenant, the same for the whole session and nobody else's."""
+        return f"soak-{self.run_id}-tenant-{number:03d}"
+
     async def _abort(self, rids: list[str]) -> None:
         for rid in rids:
             if await self.client.abort(rid):

@@ -1,20 +1,38 @@
 import numpy as np
 
-from soak.drive.coverage import CONJUNCTION_NAMES, CONJUNCTIONS, Coverage
+from soak.drive.conjunctions import CONJUNCTION_NAMES, CONJUNCTIONS
+from soak.drive.coverage import Coverage
 from soak.drive.coverage_state import CoverageState
 from soak.drive.observation import Observation
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
 from soak.plan.geometry import Geometry
-from soak.plan.item import Item, Prompt, Segment
+from soak.plan.item import Abort, AbortBy, Item, Prompt, Segment
 from soak.plan.shapes import SHAPES
 from soak.runners.faults import FAULTS
 from soak.sglang.exchange import Answer, Outcome
 
 
-def seen(shape: str, *, cached: int = 0, n: int = 1000, step: int = 0, prefilling: int = 0) -> Observation:
+def seen(
+    shape: str,
+    *,
+    cached: int = 0,
+    n: int = 1000,
+    step: int = 0,
+    prefilling: int = 0,
+    batched: bool = False,
+    tenant: int | None = None,
+    abort: Abort | None = None,
+    outcome: Outcome = Outcome.OK,
+    retractions: int = 0,
+    host: int = 0,
+) -> Observation:
     own = Prompt((Segment("own", 1, 0, 20 if step else n),))
-    item = Item(3, step, shape, 0, (own,), 8, parent=step - 1 if step else None)
-    answer = Answer("r", Outcome.OK, prompt_tokens=n, cached_tokens=cached)
+    item = Item(
+        3, step, shape, 0, (own,), 8,
+        parent=step - 1 if step else None, batched=batched, tenant=tenant, abort=abort,
+    )  # fmt: skip
+    answer = Answer("r", outcome, prompt_tokens=n, cached_tokens=cached, num_retractions=retractions)
+    answer.cached_details = {"host": host}
     return Observation(item, 0, np.zeros(n, np.int32), 0.0, answer, prefilling, prefilling)
 
 
@@ -40,12 +58,40 @@ def test_the_servers_word_confirms_and_company_only_presumes() -> None:
     coverage.observe_load(seen("long-context", cached=257))
     coverage.observe_load(seen("chunked-burst", prefilling=1))
     coverage.observe_load(seen("decode-seeded", cached=979, step=1))
+    coverage.observe_load(seen("co-batched", batched=True))
+    coverage.observe_load(seen("branching", cached=7))
+    coverage.observe_load(seen("branching", cached=998))
+    coverage.observe_load(seen("identical", prefilling=2))
+    coverage.observe_load(seen("tenant-ping-pong", cached=64, tenant=1))
+    coverage.observe_load(seen("abort-storm", abort=Abort(AbortBy.REQUEST, 500), outcome=Outcome.TAKEN_BACK))
+    coverage.observe_load(seen("pressure", retractions=1))
+    coverage.observe_load(seen("tier-round-trip", cached=99, host=64))
     assert state(coverage) == {
         "prefix-hit": CoverageState.CONFIRMED,
         "far-context-resume": CoverageState.CONFIRMED,
         "co-batched-chunked-prefill": CoverageState.PRESUMED,
         "decode-written-resume": CoverageState.CONFIRMED,
+        "co-batched-prefill": CoverageState.PRESUMED,
+        "narrow-after-wide-prefill": CoverageState.NOT_REACHED,
+        "branch-resume": CoverageState.CONFIRMED,
+        "short-tail-resume": CoverageState.CONFIRMED,
+        "identical-together": CoverageState.PRESUMED,
+        "tenants-by-turns": CoverageState.CONFIRMED,
+        "abort-in-prefill": CoverageState.PRESUMED,
+        "abort-in-decode": CoverageState.NOT_REACHED,
+        "retraction": CoverageState.CONFIRMED,
+        "host-tier-resume": CoverageState.CONFIRMED,
     }
+
+
+def test_an_abort_that_came_too_late_reached_nothing() -> None:
+    coverage = Coverage(Geometry(), SHAPES)
+    coverage.observe_load(seen("abort-storm", abort=Abort(AbortBy.REQUEST, None, 3)))
+    assert state(coverage)["abort-in-decode"] is CoverageState.NOT_REACHED
+    coverage.observe_load(
+        seen("abort-storm", abort=Abort(AbortBy.REQUEST, None, 3), outcome=Outcome.TAKEN_BACK)
+    )
+    assert state(coverage)["abort-in-decode"] is CoverageState.PRESUMED
 
 
 def test_a_follow_up_that_resumed_in_the_prompt_reached_nothing() -> None:

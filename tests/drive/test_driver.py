@@ -14,6 +14,7 @@ import pytest
 from soak.drive.brake import Brake, StopLimits
 from soak.drive.driver import DriveLimits, Driver
 from soak.drive.observation import Observation
+from soak.plan.item import AbortBy
 from soak.plan.plan import Plan
 from soak.plan.spec import ResolvedSpec
 from soak.sglang.exchange import Answer, Outcome, TokenIds
@@ -27,6 +28,24 @@ class Session:
         self.asked: list[tuple[tuple[TokenIds, ...], dict[str, object]]] = []
         self.now = self.most = 0
         self.cancelled = 0
+        self.rids = 0
+        self.aborted: list[str] = []
+        self.abandoned: list[str] = []
+        self.stopped = asyncio.Event()
+
+    def rid(self) -> str:
+        self.rids += 1
+        return f"rid-{self.rids}"
+
+    def tenant(self, number: int) -> str:
+        return f"tenant-{number}"
+
+    async def abort(self, rids: Iterable[str]) -> None:
+        self.aborted.extend(rids)
+        self.stopped.set()
+
+    async def abandon(self, rids: Iterable[str]) -> None:
+        self.abandoned.extend(rids)
 
     async def generate(self, prompts: Iterable[TokenIds], **fields: object) -> tuple[Answer, ...]:
         wanted = tuple(prompts)
@@ -35,7 +54,11 @@ class Session:
         self.most = max(self.most, self.now)
         sent = time.monotonic()
         try:
-            await asyncio.sleep(self.seconds)
+            async with asyncio.timeout(self.seconds):
+                await self.stopped.wait()
+                self.outcome = Outcome.ABORTED
+        except TimeoutError:
+            pass
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
@@ -220,3 +243,80 @@ async def test_draining_ends_in_time_and_cancels_the_rest() -> None:
     assert time.monotonic() - start < 2
     assert session.cancelled == 10
     assert tested.in_flight == 0
+
+
+def only(shape: str, **fields: object) -> ResolvedSpec:
+    return dataclasses.replace(FAST, weights=((shape, 1),), rate="1", **fields)  # type: ignore[arg-type]
+
+
+async def test_an_abort_by_rid_is_the_plans_and_no_error() -> None:
+    for seed in range(40):
+        plan = Plan(seed, only("abort-storm"))
+        first = plan.items(0)[0]
+        assert first.abort is not None
+        if first.abort.by is AbortBy.REQUEST:
+            break
+    session, seen = Session(30.0), list[Observation]()
+    made = Driver(plan, session, Brake(StopLimits()), DriveLimits(), seen.append)  # type: ignore[arg-type]
+    await made.run(0.9)
+    await made.drain(0.0)
+    assert session.aborted == ["rid-1"]
+    assert seen[0].answer.outcome is Outcome.TAKEN_BACK
+    assert seen[0].abort_us is not None
+    assert not session.abandoned
+    assert session.asked[0][1]["rids"] == ("rid-1",)
+
+
+async def test_a_client_that_hangs_up_leaves_nothing_running_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("soak.drive.driver._HUNG_UP_S", 0.05)
+    for seed in range(40):
+        plan = Plan(seed, only("abort-storm"))
+        if plan.items(0)[0].abort.by is AbortBy.DISCONNECT:  # type: ignore[union-attr]
+            break
+    session, seen = Session(30.0), list[Observation]()
+    made = Driver(plan, session, Brake(StopLimits()), DriveLimits(), seen.append)  # type: ignore[arg-type]
+    await made.run(0.9)
+    assert session.abandoned == ["rid-1"]
+    assert seen[0].answer.outcome is Outcome.TAKEN_BACK
+    assert not session.aborted
+    await made.drain(0.0)
+
+
+async def test_a_request_that_ended_before_its_abort_stands() -> None:
+    tested, seen = driver(Session(0.0), only("abort-storm"))
+    await tested.run(0.9)
+    await tested.drain(1)
+    assert [s.answer.outcome for s in seen] == [Outcome.OK, Outcome.OK]
+    assert seen[0].abort_us is None
+    assert [s.item.step for s in seen] == [0, 1]
+
+
+async def test_a_later_step_without_parent_waits_for_the_step_before() -> None:
+    session = Session(0.1)
+    tested, seen = driver(session, only("tier-round-trip", pressure=3))
+    await tested.run(0.9)
+    await tested.drain(1)
+    steps = [s.item.step for s in seen]
+    assert steps == [0, 1, 1, 1, 2]
+    assert seen[1].answer.sent_s >= seen[0].answer.finished_s
+    assert seen[4].answer.sent_s >= seen[3].answer.finished_s
+
+
+async def test_tenants_have_namespaces_of_their_own_or_the_given_ones() -> None:
+    session = Session()
+    tested, seen = driver(session, dataclasses.replace(only("tenant-ping-pong"), rate="100"))
+    await tested.run(0.3)
+    await tested.drain(1)
+    assert {s.namespace for s in seen} == {"tenant-0", "tenant-1", "tenant-2"}
+    assert {fields["extra_key"] for _, fields in session.asked} == {"tenant-0", "tenant-1", "tenant-2"}
+    plan = Plan(1, dataclasses.replace(only("tenant-ping-pong"), rate="100"))
+    given = Session()
+    made = Driver(
+        plan, given, Brake(StopLimits()), DriveLimits(), seen.append,  # type: ignore[arg-type]
+        tenants=("a", "b", "c"),
+    )  # fmt: skip
+    await made.run(0.3)
+    await made.drain(1)
+    assert {fields["extra_key"] for _, fields in given.asked} == {"a", "b", "c"}
