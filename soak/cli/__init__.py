@@ -11,6 +11,7 @@ from soak import __version__
 _COMMANDS = {
     "run": "Soak a server and say whether its prefix cache tells the truth.",
     "alarms": "List alarms, of a state file or of a running soak.",
+    "incidents": "List and explain what alarms have left in a journal; hand one on.",
     "ack": "Acknowledge an alarm, or mute it.",
     "plan": "Print what a config would send, or what it would cost. Sends nothing.",
     "demo": "Soak the embedded simulator with a planted fault for a minute.",

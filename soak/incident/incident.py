@@ -15,7 +15,7 @@ import orjson
 from soak.detect.verdict import Alarm, Verdict
 from soak.incident.journal_file import JournalFile
 from soak.incident.journal_pruning import LATE_US, Keep, pin_essentials
-from soak.store.alarms import StoredAlarm
+from soak.store.alarms import StoredAlarm, utc
 
 _MOST_NUMBERS = 500  # of an alarm's probes, the latest that are looked at
 _COMPLETE_US = 2_000_000  # after the end of the window, when all that was in flight has been written
@@ -42,6 +42,11 @@ class Incident:
     complete: bool
     released_us: int | None
     note: str
+
+    @property
+    def raised_at(self) -> str:
+        """When, in ISO 8601."""
+        return utc(self.raised_us / 1e6)
 
 
 _COLUMNS = "id, fingerprint, raised_us, alarm, session, number, ranges, complete, released_us, note"
@@ -132,8 +137,9 @@ def _candidates(db: sqlite3.Connection, stored: StoredAlarm, raised_us: int) -> 
         choice, more = f"AND p.number IN ({marks})", list(numbers)
     elif alarm.probes:  # (0,): no probe but a load prompt
         choice, more = "AND p.number < 0 AND p.stream = ?", [alarm.stream]
-    else:
-        choice, more = "AND p.arrays IS NOT NULL AND p.outcome = 'valid'", []
+    else:  # of controls: a probe of their kind shows it as well
+        choice = "AND p.arrays IS NOT NULL AND p.outcome = 'valid' AND p.stream LIKE '%/' || ?"
+        more = [alarm.stream.rpartition("/")[2]]
     rows = db.execute(
         f"{select} {choice} ORDER BY p.finished_us DESC LIMIT ?", (*given, *more, _MOST_NUMBERS)
     ).fetchall()
