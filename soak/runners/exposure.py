@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from soak.runners.answer import NOT_APPLICABLE, VULNERABLE
 from soak.runners.faults import FAULTS, KnownFault
 from soak.runners.flags import SERVER_FLAGS, Words
 
@@ -58,7 +59,9 @@ def _judge(fault: KnownFault, version: str, said: Words, mended: Collection[str]
         return Exposed(fault, Exposure.FIXED, "the installation carries the fix")
     has_it = _has(fault, version)
     if has_it is False:
-        return Exposed(fault, Exposure.FIXED, f"fixed in {fault.fixed}")
+        never = fault.releases.get(version) == NOT_APPLICABLE
+        why = f"not in {version}" if never else f"fixed in {fault.fixed}"
+        return Exposed(fault, Exposure.FIXED, why)
     flags = [SERVER_FLAGS[name] for name in fault.flags]
     read = [(flag, flag.reads(said)) for flag in flags]
     off = [flag.words for flag, value in read if value is False]
@@ -77,6 +80,8 @@ def _judge(fault: KnownFault, version: str, said: Words, mended: Collection[str]
 
 def _has(fault: KnownFault, version: str) -> bool | None:
     """Whether this release has the fault, None where nobody has looked."""
+    if version in fault.releases:
+        return fault.releases[version] == VULNERABLE
     mine = release(version)
     if mine is None:
         return None

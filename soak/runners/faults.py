@@ -1,7 +1,9 @@
 """The known-fault table: published bugs, what they need in order to show, and the simulator's name for each.
 
-Data only, and the one source for ``soak sim --fault``, ``--list-faults``, the coverage of conjunctions and
-``docs/faults.md``. Adding a row plants nothing; the mechanism lives in ``soak/sim``.
+Data only, and the one source for ``soak sim --fault``, ``--list-faults``, the coverage of conjunctions,
+``docs/faults.md``, and what ``soak runners check`` must answer for the releases that were read. Adding a row
+plants nothing; the mechanism lives in ``soak/sim``, and what reads an installation in
+``soak/runners/checking.py``.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+
+from soak.runners.answer import FIXED, NOT_APPLICABLE, VULNERABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,21 @@ class KnownFault:
     last_seen: str = ""
     flags: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    number: int = 0
+    releases: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    advice: str = ""
+
+
+RELEASES = (
+    "0.5.15.post1", "0.5.16", "0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23",
+)  # fmt: skip
+"""SGLang releases whose published wheels were read, oldest first."""
+
+
+def _releases(before: str, since: str = "", after: str = FIXED) -> Mapping[str, str]:
+    """One state up to the release ``since``, another from there on."""
+    turn = RELEASES.index(since) if since else len(RELEASES)
+    return MappingProxyType({name: before if i < turn else after for i, name in enumerate(RELEASES)})
 
 
 HYBRID = Condition("hybrid", "the model carries recurrent state")
@@ -67,6 +86,9 @@ FAULTS: tuple[KnownFault, ...] = (
         last_seen="0.5.17",
         flags=("extra_buffer", "full_prefill_graph"),
         settings=MappingProxyType({"radix_strategy": "extra_buffer"}),
+        number=34184,
+        releases=_releases(VULNERABLE, "0.5.18"),
+        advice="Write the fix with `soak runners apply`, or keep the prefill graph off the full backend.",
     ),
     KnownFault(
         name="stale-track-tail",
@@ -89,6 +111,9 @@ FAULTS: tuple[KnownFault, ...] = (
         last_seen="0.5.16",
         flags=("extra_buffer", "mamba2", "decode_graph"),
         settings=MappingProxyType({"radix_strategy": "extra_buffer"}),
+        number=32555,
+        releases=_releases(VULNERABLE, "0.5.17"),
+        advice="Write the fix with `soak runners apply`, or run Mamba2 models without decode graphs.",
     ),
     KnownFault(
         name="multi-prefill-offset",
@@ -111,6 +136,9 @@ FAULTS: tuple[KnownFault, ...] = (
         last_seen="0.5.19",
         flags=("extra_buffer", "mamba2"),
         settings=MappingProxyType({"radix_strategy": "extra_buffer"}),
+        number=37836,
+        releases=_releases(VULNERABLE, "0.5.20"),
+        advice="Mamba2 models only: move to 0.5.20, or run them without extra_buffer.",
     ),
     KnownFault(
         name="track-overlap",
@@ -134,6 +162,9 @@ FAULTS: tuple[KnownFault, ...] = (
         last_seen="0.5.17",
         flags=("extra_buffer", "overlap"),
         settings=MappingProxyType({"radix_strategy": "extra_buffer", "overlap": True}),
+        number=29792,
+        releases=_releases(VULNERABLE, "0.5.18"),
+        advice="Move to 0.5.18, or run with --disable-overlap-schedule.",
     ),
     KnownFault(
         name="mixed-chunk-drop",
@@ -150,11 +181,14 @@ FAULTS: tuple[KnownFault, ...] = (
             Condition("others_decoding", "the prefill lands while other requests decode"),
             LATER_HIT,
         ),
-        affected="0.5.15 to 0.5.23",
-        fixed="",
-        last_seen="0.5.23",
+        affected="0.5.15 to 0.5.22",
+        fixed="0.5.23",
+        last_seen="0.5.22",
         flags=("extra_buffer", "mixed_chunk"),
         settings=MappingProxyType({"radix_strategy": "extra_buffer", "mixed_chunk": True}),
+        number=39342,
+        releases=_releases(VULNERABLE, "0.5.23"),
+        advice="Do not combine --enable-mixed-chunk with extra_buffer.",
     ),
     KnownFault(
         name="spec-untracked",
@@ -176,6 +210,9 @@ FAULTS: tuple[KnownFault, ...] = (
         last_seen="0.5.17",
         flags=("extra_buffer", "prefill_graph", "speculative"),
         settings=MappingProxyType({"radix_strategy": "extra_buffer", "spec_draft_tokens": 3}),
+        number=34043,
+        releases=_releases(VULNERABLE, "0.5.18"),
+        advice="With speculative decoding, turn prefill graphs off for hybrid models, or move to 0.5.18.",
     ),
     KnownFault(
         name="branch-state-mismatch",
@@ -192,11 +229,13 @@ FAULTS: tuple[KnownFault, ...] = (
             Condition("off_grid_branch", "a prompt parts from an earlier one off the checkpoint grid"),
             LATER_HIT,
         ),
-        affected="0.5.15 to 0.5.19",
+        affected="only between 0.5.19 and 0.5.20",
         fixed="0.5.20",
-        last_seen="0.5.19",
         flags=("extra_buffer", "sliding_window"),
         settings=MappingProxyType({"radix_strategy": "extra_buffer"}),
+        number=38815,
+        releases=_releases(NOT_APPLICABLE, "0.5.20"),
+        advice="A build from the main branch of the time in between: move to 0.5.20.",
     ),
     KnownFault(
         name="abort-slot-reuse",
@@ -213,10 +252,16 @@ FAULTS: tuple[KnownFault, ...] = (
             Condition("slot_reuse", "another request needs the slots before the transfer ends"),
         ),
         affected="0.5.15 to 0.5.20",
-        fixed="0.5.23",
+        fixed="0.5.21",
         last_seen="0.5.20",
         flags=("disaggregated",),
         settings=MappingProxyType({"host_tokens": 65536, "host_bandwidth": 16}),
+        number=35049,
+        releases=_releases(VULNERABLE, "0.5.21"),
+        advice=(
+            "0.5.19 and 0.5.20 carry the fix switched off: set "
+            "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE=1 on both sides. Before that, move on."
+        ),
     ),
     KnownFault(
         name="retract-lost-state",
@@ -255,6 +300,9 @@ FAULTS: tuple[KnownFault, ...] = (
         last_seen="0.5.23",
         flags=("lora",),
         settings=MappingProxyType({"lora_adapters": ("adapter-a",)}),
+        number=24638,
+        releases=_releases(VULNERABLE),
+        advice="Do not let tenants choose extra_key freely on a server with adapters.",
     ),
     KnownFault(
         name="host-tier-race",
