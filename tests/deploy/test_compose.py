@@ -53,7 +53,7 @@ def test_files_that_are_mounted_exist() -> None:
     for service in SERVICES.values():
         for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
-            assert source in named or (ROOT / source).is_file(), source
+            assert source in named or (ROOT / source).exists(), source
 
 
 def test_the_image_is_built_from_arguments_and_runs_without_rights() -> None:
@@ -84,7 +84,7 @@ def test_the_shipped_config_targets_the_simulator_within_a_budget() -> None:
 
 
 def test_prometheus_scrapes_what_is_served() -> None:
-    scraped = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text(encoding="utf-8"))
+    scraped = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
     targets = [
         t for job in scraped["scrape_configs"] for static in job["static_configs"] for t in static["targets"]
     ]
