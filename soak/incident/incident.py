@@ -105,7 +105,8 @@ def open_incident(db: sqlite3.Connection, stored: StoredAlarm, keep: Keep) -> No
         )
 
 
-_Probe = tuple[int, int, int, int, dict[str, Any]]  # session, number, started_us, finished_us, facts
+# session, number, started_us, finished_us, facts, whether its arrays are there
+_Probe = tuple[int, int, int, int, dict[str, Any], bool]
 
 
 def _case(
@@ -117,6 +118,7 @@ def _case(
         return None, None, None
     session = found[0][0]  # the latest
     mine = [probe for probe in found if probe[0] == session]
+    mine = [probe for probe in mine if probe[5]] or mine
     furthest = max(_score(probe) for probe in mine)
     best = next(probe for probe in mine if _score(probe) >= furthest / 2)
     return session, best[1], best
@@ -127,8 +129,8 @@ def _candidates(db: sqlite3.Connection, stored: StoredAlarm, raised_us: int) -> 
     alarm = stored.alarm
     numbers = [number for number in alarm.probes if number > 0][-_MOST_NUMBERS:]
     select = (
-        "SELECT p.session, p.number, p.started_us, p.finished_us, p.facts FROM probes p "
-        "JOIN sessions s ON s.id = p.session WHERE s.fingerprint = ? AND p.started_us <= ? "
+        "SELECT p.session, p.number, p.started_us, p.finished_us, p.facts, p.arrays IS NOT NULL "
+        "FROM probes p JOIN sessions s ON s.id = p.session WHERE s.fingerprint = ? AND p.started_us <= ? "
     )
     given: tuple[Any, ...] = (stored.fingerprint, raised_us + 1_000_000)
     more: list[Any]
@@ -143,7 +145,7 @@ def _candidates(db: sqlite3.Connection, stored: StoredAlarm, raised_us: int) -> 
     rows = db.execute(
         f"{select} {choice} ORDER BY p.finished_us DESC LIMIT ?", (*given, *more, _MOST_NUMBERS)
     ).fetchall()
-    return [(*row[:4], json.loads(row[4])) for row in rows]
+    return [(*row[:4], json.loads(row[4]), bool(row[5])) for row in rows]
 
 
 def _score(probe: _Probe) -> float:
@@ -158,7 +160,7 @@ def _ranges(
     """What to hold: from the victim's writing to after the alarm, or the two ends of a time too long."""
     if probe is None:
         return [(raised_us - keep.before_us, raised_us + keep.after_us)], "no probe of it is in the journal"
-    _, _, started, finished, facts = probe
+    _, _, started, finished, facts, _ = probe
     end = max(raised_us, finished) + keep.after_us
     start = started - keep.before_us
     index, step, _ = facts.get("victim", (-1, 0, 0))
