@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from soak.incident.cuts import case_share
 from soak.incident.judge import Measured
 from soak.incident.player import Player
 from soak.incident.trace import Case
@@ -21,18 +22,6 @@ from soak.oracle.probe import ProbeOutcome, ResumeKind
 from soak.oracle.victims import Victim
 from soak.plan.item import WrittenBy
 from soak.sglang.exchange import Answer, Outcome, TokenIds
-
-
-def victim_share(player: Player) -> int:
-    """How many leading ids of the case are its victim's prompt and output; 0 where the victim is outside."""
-    case = player.trace.case
-    if case.victim is None:
-        return 0
-    sent, seen = player.trace.sent[case.victim], player.trace.seen[case.victim]
-    written = np.concatenate([sent.ids, seen.output_ids])
-    n = min(len(written), len(case.ids) - case.answer_len)
-    differ = np.flatnonzero(written[:n] != case.ids[:n])
-    return int(differ[0]) if len(differ) else n
 
 
 @dataclass(slots=True)
@@ -138,7 +127,7 @@ class Asking:
     async def _ids(self, passes: Passes) -> TokenIds:
         """The case's ids in this replay: what its victim wrote this time, and the tail after it."""
         case, player = self._case, self.player
-        share = victim_share(player)
+        share = case_share(player.trace)
         prefix, tail = player.salt(case.ids[:share]), player.salt(case.ids[share:])
         if case.victim is not None:
             written = player.written(case.victim)

@@ -66,7 +66,7 @@ def traces(draw: st.DrawFn) -> Trace:
             "namespace": draw(st.text(max_size=8).filter(lambda t: t.isprintable())),
             "abort_us": draw(st.none() | NUMBERS),
         }
-        if script.sent and draw(YES_OR_NO):
+        if bool(script.sent) and draw(YES_OR_NO):
             script.follow(draw(st.integers(0, len(script.sent) - 1)), draw(IDS), **fields)
         else:
             script.send(*draw(st.lists(IDS, min_size=1, max_size=3)), **fields)

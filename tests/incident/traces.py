@@ -118,11 +118,8 @@ def same(one: Trace, other: Trace) -> bool:
     """Whether two traces are the same to the last bit."""
 
     def plain(trace: Trace) -> list[Any]:
-        values = [
-            getattr(item, field.name)
-            for item in (*trace.sent, *trace.seen, trace.case)
-            for field in dataclasses.fields(item)
-        ]
+        items: list[Any] = [*trace.sent, *trace.seen, trace.case]
+        values = [getattr(item, field.name) for item in items for field in dataclasses.fields(item)]
         return [(v.dtype.str, v.tolist()) if isinstance(v, np.ndarray) else v for v in values]
 
     return plain(one) == plain(other)

@@ -1,0 +1,177 @@
+"""Which smaller traces to try, in which order. Pure: yields traces, is told which of them still do it.
+
+The victim of the case stays: without it the question is another one. Cheap and large steps first: a window
+around the victim and before the question, then prompts one by one, then what is left of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import TypeVar
+
+from soak.incident import cuts
+from soak.incident.ddmin import fewer, growing, least
+from soak.incident.order import order_of, own_passes
+from soak.incident.trace import Trace
+
+T = TypeVar("T")
+
+Trials = Generator[Trace, bool, Trace]
+
+_SHORTEST_TAIL = 8  # tokens after K; fewer say too little to stand clear of noise
+_UNIT = 64  # places where states are kept are multiples of this on most servers
+
+
+def size(trace: Trace) -> tuple[int, int, int, int]:
+    """What shrinks: prompts, tokens in all, prompts at once and aborts, tokens of the question."""
+    tokens = sum(len(s.ids) + s.max_new_tokens for s in trace.sent)
+    order = order_of(trace)
+    beside = sum(number - r.finished_before for number, r in enumerate(order.requests))
+    aborts = sum(s.abort_us is not None for s in trace.sent)
+    return len(trace.sent), tokens, beside + aborts + (trace.case.at_us > 0), len(trace.case.ids)
+
+
+def shrink(trace: Trace) -> Trials:
+    """The smallest trace that was found to do it; ``trace`` itself is taken to do it."""
+    trace = yield from _relevant(trace)
+    trace = yield from _window(trace)
+    while True:
+        before = size(trace)
+        for step in (_requests, _prompts, _alone, _aborts, _outputs, _lengths, _question):
+            trace = yield from step(trace)
+        if size(trace) == before:
+            return trace
+
+
+def _relevant(trace: Trace) -> Trials:
+    """Without what came after the question, and its own passes."""
+    order, mine = order_of(trace), own_passes(trace)
+    late = {place for r in order.requests[order.probe_after :] for place in r.places}
+    places = [p for p in range(len(trace.sent)) if p not in late | mine or p == trace.case.victim]
+    if len(places) == len(trace.sent):
+        return trace
+    candidate = cuts.keep(trace, places)
+    return candidate if (yield candidate) else trace
+
+
+def _tried(
+    trials: Generator[tuple[T, ...], bool, tuple[T, ...]], made: Callable[[tuple[T, ...]], Trace]
+) -> Generator[Trace, bool, tuple[T, ...]]:
+    """The trials of an abstract search, as traces."""
+    try:
+        candidate = next(trials)
+        while True:
+            candidate = trials.send((yield made(candidate)))
+    except StopIteration as done:
+        found: tuple[T, ...] = done.value
+        return found
+
+
+def _window(trace: Trace) -> Trials:
+    order = order_of(trace)
+    victim = trace.case.victim
+    of_victim = next((n for n, r in enumerate(order.requests) if victim in r.places), len(order.requests))
+    numbers = tuple(range(len(order.requests)))
+    kept = yield from _tried(
+        growing(numbers, (of_victim, of_victim + 1, len(numbers))), lambda some: _of_requests(trace, some)
+    )
+    return _of_requests(trace, kept) if len(kept) < len(numbers) else trace
+
+
+def _of_requests(trace: Trace, numbers: tuple[int, ...]) -> Trace:
+    order = order_of(trace)
+    places = {place for number in numbers for place in order.requests[number].places}
+    if trace.case.victim is not None:
+        places.add(trace.case.victim)
+    return cuts.keep(trace, places)
+
+
+def _requests(trace: Trace) -> Trials:
+    """Fewer requests; of the victim's, the other prompts may go later."""
+    victim = trace.case.victim
+    numbers = tuple(n for n, r in enumerate(order_of(trace).requests) if victim not in r.places)
+    fixed = tuple(n for n, r in enumerate(order_of(trace).requests) if victim in r.places)
+    kept = yield from _tried(fewer(numbers), lambda some: _of_requests(trace, (*some, *fixed)))
+    return _of_requests(trace, (*kept, *fixed)) if len(kept) < len(numbers) else trace
+
+
+def _prompts(trace: Trace) -> Trials:
+    """Fewer prompts in requests that hold several."""
+    fixed = {p for r in order_of(trace).requests for p in r.places if len(r.places) == 1}
+    fixed |= {trace.case.victim} if trace.case.victim is not None else set()
+    loose = tuple(p for p in range(len(trace.sent)) if p not in fixed)
+    kept = yield from _tried(fewer(loose), lambda some: cuts.keep(trace, {*some, *fixed}))
+    return cuts.keep(trace, {*kept, *fixed}) if len(kept) < len(loose) else trace
+
+
+def _alone(trace: Trace) -> Trials:
+    """One request at a time: all of them, or as many as may be."""
+    if trace.case.at_us:
+        candidate = cuts.asked_last(trace)
+        if (yield candidate):
+            trace = candidate
+    everything = range(len(order_of(trace).requests))
+    candidate = cuts.apart(trace, everything)
+    if size(candidate) == size(trace):
+        return trace
+    if (yield candidate):
+        return candidate
+    for number in everything:
+        candidate = cuts.apart(trace, [number])
+        if size(candidate) < size(trace) and (yield candidate):
+            trace = candidate
+    return trace
+
+
+def _aborts(trace: Trace) -> Trials:
+    for place, sent in enumerate(trace.sent):
+        if sent.abort_us is not None:
+            candidate = cuts.without_abort(trace, place)
+            if (yield candidate):
+                trace = candidate
+    return trace
+
+
+def _number(trials: Generator[int, bool, int], made: Callable[[int], Trace]) -> Generator[Trace, bool, int]:
+    try:
+        candidate = next(trials)
+        while True:
+            candidate = trials.send((yield made(candidate)))
+    except StopIteration as done:
+        found: int = done.value
+        return found
+
+
+def _outputs(trace: Trace) -> Trials:
+    for place in range(len(trace.sent)):
+        most = trace.sent[place].max_new_tokens
+        if most > 1:
+            fewest = yield from _number(least(1, most), partial(cuts.with_output, trace, place))
+            trace = trace if fewest == most else cuts.with_output(trace, place, fewest)
+    return trace
+
+
+def _lengths(trace: Trace) -> Trials:
+    for place in range(len(trace.sent)):
+        most = cuts.own_len(trace.sent[place])
+        if most > 1:
+            fewest = yield from _number(least(1, most, coarse=16), partial(cuts.with_own, trace, place))
+            trace = trace if fewest == most else cuts.with_own(trace, place, fewest)
+    return trace
+
+
+def _question(trace: Trace) -> Trials:
+    """A shorter tail, and a question about an earlier part of the prefix."""
+    tail = len(trace.case.ids) - trace.case.start
+    if tail > _SHORTEST_TAIL:
+        fewest = yield from _number(least(_SHORTEST_TAIL, tail, coarse=4), partial(cuts.with_tail, trace))
+        trace = trace if fewest == tail else cuts.with_tail(trace, fewest)
+    start = trace.case.start
+    for quarters in (1, 2, 3):
+        earlier = start * quarters // 4 // _UNIT * _UNIT
+        if 0 < earlier < start:
+            candidate = cuts.with_boundary(trace, earlier)
+            if (yield candidate):
+                return candidate
+    return trace
