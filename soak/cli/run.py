@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import shlex
-import signal
 import sys
-import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,20 +13,12 @@ import click
 
 from soak import config as configs
 from soak.cli.given import overrides, shard_pair
+from soak.cli.stoppable import explain, fail, run_stoppable
 from soak.export.closing import closing_words
-from soak.export.exposition import MetricsUnavailable
 from soak.export.summary import as_json
 from soak.export.terminal import Terminal
-from soak.run.connecting import Interrupted
 from soak.run.exit_code import ExitCode
 from soak.run.soaking import SoakRun
-from soak.sglang.preflight import TargetUnusable
-
-
-def fail(code: ExitCode, words: str) -> int:
-    """Say what is wrong on stderr."""
-    click.echo(words, err=True)
-    return int(code)
 
 
 def run_id_folder() -> Path:
@@ -47,44 +35,16 @@ def again(path: Path | None, config: configs.Config) -> str:
     return shlex.join(words)
 
 
-async def _soak(config: configs.Config, out: Path, screen: Terminal, command: str) -> dict[str, Any]:
-    """Run with SIGINT and SIGTERM as a stop.
-
-    A second one waits for nothing but the aborts (a second at most) and writes no summary; a third ends the
-    process where it stands.
-    """
-    stop = asyncio.Event()
-    run = asyncio.current_task()
-    assert run is not None  # noqa: S101 - for the type checker: a coroutine runs in a task
-
-    def interrupt() -> None:
-        if run.cancelling():
-            os._exit(int(ExitCode.INTERRUPTED))
-        if stop.is_set():
-            run.cancel()
-        stop.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupt)
-    return await SoakRun(config, out, screen, command=command).run(stop)
-
-
 def soak(
     config: configs.Config, out: Path, *, command: str, as_json_lines: bool = False, quiet: bool = False
 ) -> tuple[int, dict[str, Any] | None]:
     """Run a config and show it; (exit code, summary), the summary None if no run came to be."""
     stream = sys.stderr if as_json_lines else sys.stdout
-    runner: Any = asyncio.Runner
-    with contextlib.suppress(ImportError):
-        import uvloop
-
-        runner = _with_loop(uvloop.new_event_loop)
     try:
-        with Terminal(stream, quiet=quiet) as screen, runner() as loop:
-            summary = loop.run(_soak(config, out, screen, command))
+        with Terminal(stream, quiet=quiet) as screen:
+            summary = run_stoppable(SoakRun(config, out, screen, command=command).run)
     except (asyncio.CancelledError, Exception) as error:
-        return _no_run(error, out), None
+        return explain(error, out, "no summary was written"), None
     if as_json_lines:
         sys.stdout.buffer.write(as_json(summary))
         sys.stdout.buffer.flush()
@@ -92,28 +52,6 @@ def soak(
         click.echo(closing_words(summary))
         click.echo(f"\nsummary: {out / 'summary.json'}")
     return int(summary["exit_code"]), summary
-
-
-def _no_run(error: BaseException, out: Path) -> int:
-    """Say why there is no summary; the exit code."""
-    match error:
-        case configs.ConfigError() | MetricsUnavailable():
-            return fail(ExitCode.USAGE, str(error))
-        case TargetUnusable():
-            return fail(ExitCode.TARGET, str(error))
-        case Interrupted():
-            return fail(ExitCode.INTERRUPTED, str(error))
-        case asyncio.CancelledError():
-            return fail(ExitCode.INTERRUPTED, "interrupted twice: no summary was written")
-        case OSError():
-            return fail(ExitCode.USAGE, f"{error.filename or out}: {error.strerror or error}")
-    # Python's own exit code for it would be 1, which says CORRUPT
-    told = "".join(traceback.format_exception(error))
-    return fail(ExitCode.FAULT, f"{told}soak itself failed: no verdict")
-
-
-def _with_loop(factory: Any) -> Any:
-    return lambda: asyncio.Runner(loop_factory=factory)
 
 
 @click.command(

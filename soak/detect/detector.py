@@ -70,6 +70,11 @@ class Detector:
         """What is in force for a kind in tolerance mode; None while it is calibrating."""
         return self._book(kind).calibration.bounds
 
+    def exact_may_come(self, kind: ResumeKind | str) -> bool:
+        """Whether more controls and repeated cold passes may still bring a kind into exact mode."""
+        name = ResumeKind(kind).value
+        return self._exact.possible(name) and not self._exact.in_force(name)
+
     def wants_cold_repeat(self) -> bool:
         """Whether repeated cold passes are missing: for the cold floor, or for exact mode to be entered."""
         return len(self._cold_k3) < FLOOR_COLDS or self._exact.wants_cold_repeat()

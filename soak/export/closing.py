@@ -95,7 +95,7 @@ def share(value: float | None) -> str:
     return f"{int(value * 1000 + 1e-6) / 10:g}%"
 
 
-def _wrapped(indent: str, text: str) -> list[str]:
+def wrapped(indent: str, text: str) -> list[str]:
     """Prose broken at ``WIDTH``; the first line begins with ``indent``, the others are set in below it."""
     return textwrap.wrap(
         printable(text),
@@ -117,7 +117,7 @@ def _verdict(summary: Mapping[str, Any]) -> list[str]:
     told = {f"{a['verdict']} by {a['channel']} on {a['stream']}" for a in summary["detector"]["alarms"]}
     for reason in summary["reasons"]:
         if not reason.startswith(tuple(told)):  # the findings below say it again, with the alarm's id
-            lines += _wrapped("  - ", reason)
+            lines += wrapped("  - ", reason)
     return lines
 
 
@@ -130,7 +130,7 @@ def _findings(summary: Mapping[str, Any]) -> list[str]:
         if alarm.get("id"):
             muted = "" if alarm["acked"] == "no" else ", muted"
             what += f" (alarm {alarm['id']}, raised {alarm['raised_at']}{muted})"
-        lines += _wrapped("  ", what)
+        lines += wrapped("  ", what)
     lines = ["Found", *lines] if lines else []
     kinds = [kind for kind in detector["kinds"] if kind["controls"]]
     if kinds:
@@ -139,9 +139,9 @@ def _findings(summary: Mapping[str, Any]) -> list[str]:
         ready = "ready" if kind["ready"] else f"{kind['controls']:,} of {kind['controls_needed']:,} controls"
         bounds = f", p0 {kind['p0']:.2g}" if kind["p0"] is not None else ""
         note = f"; {kind['note']}" if kind["note"] else ""
-        lines += _wrapped("  ", f"resumes from {kind['kind']}: {kind['mode']} mode, {ready}{bounds}{note}")
+        lines += wrapped("  ", f"resumes from {kind['kind']}: {kind['mode']} mode, {ready}{bounds}{note}")
     if detector["statement"]:
-        lines += _wrapped("  ", detector["statement"])
+        lines += wrapped("  ", detector["statement"])
     return lines
 
 
@@ -184,7 +184,7 @@ def _divergence(summary: Mapping[str, Any]) -> list[str]:
     title = (
         "Warm against cold, nats (control |d|: the same on prefixes written in quiet; amnesia: median / max)"
     )
-    return [title, *_table(rows), *_coarsened(summary)]
+    return [title, *table(rows), *_coarsened(summary)]
 
 
 def _coarsened(summary: Mapping[str, Any]) -> list[str]:
@@ -195,7 +195,7 @@ def _coarsened(summary: Mapping[str, Any]) -> list[str]:
     figures = ", ".join(
         f"{shape} {nats(seen['median'])} / {nats(seen['max'])}" for shape, seen in found.items()
     )
-    return _wrapped(
+    return wrapped(
         "  ", f"KL of warm from cold, at least, mean over a probe's tokens (median / max): {figures}"
     )
 
@@ -213,10 +213,10 @@ def _coverage(summary: Mapping[str, Any]) -> list[str]:
         )
         for entry in entries
     ]
-    lines = ["Coverage", *_table([("conjunction", "state", "reached", "probes"), *rows], numbers_from=2)]
+    lines = ["Coverage", *table([("conjunction", "state", "reached", "probes"), *rows], numbers_from=2)]
     for entry in entries:
         if entry["note"] and entry["state"] not in REACHED:
-            lines += _wrapped("  ", f"{entry['name']}: {entry['note']}")
+            lines += wrapped("  ", f"{entry['name']}: {entry['note']}")
     return lines
 
 
@@ -234,7 +234,7 @@ def _load(summary: Mapping[str, Any]) -> list[str]:
         latency, first = requests["latency_s"], requests["ttft_s"]
         figures = (latency["p50"], latency["p99"], first["p50"], first["p99"])
         rows.append((shape, *(seconds(f) for f in figures), counts(requests["outcomes"])))
-    return lines + (_table(rows, numbers_to=5) if len(rows) > 1 else [])
+    return lines + (table(rows, numbers_to=5) if len(rows) > 1 else [])
 
 
 def _replay(summary: Mapping[str, Any]) -> list[str]:
@@ -246,9 +246,7 @@ def _replay(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _table(
-    rows: Sequence[tuple[str, ...]], numbers_from: int = 1, numbers_to: int | None = None
-) -> list[str]:
+def table(rows: Sequence[tuple[str, ...]], numbers_from: int = 1, numbers_to: int | None = None) -> list[str]:
     """Columns padded to equal width, indented by two; columns in [numbers_from, numbers_to) to the right."""
     end = len(rows[0]) if numbers_to is None else numbers_to
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

@@ -82,6 +82,16 @@ class Terminal:
             self._last_verdict = snapshot.verdict.value
             self.say(plain_line(snapshot))
 
+    def status(self, line: str) -> None:
+        """One line of progress: redrawn in place on a terminal, else written when it is time for one."""
+        if self._in_place:
+            self._write(lambda: self._live.update(Text(printable(line)), refresh=True))
+            return
+        now = self._now()
+        if now >= self._next_s:
+            self._next_s = now + self._every_s
+            self.say(line)
+
     def say(self, text: str) -> None:
         """Write lines that stay: above the panel, or among the plain lines. Nothing when quiet."""
         safe = "\n".join(printable(line) for line in text.split("\n"))
