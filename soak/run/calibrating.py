@@ -279,7 +279,7 @@ class CalibrationRun:
             parts.watch.alive()
             self._refusals[result.kind] = 0
             return
-        self._refusals[result.kind] += 1
+        self._refusals[result.kind] += result.tokens_spent > 0  # a server that is gone says nothing of a kind
         if self._refusals[result.kind] >= _PATIENCE:
             self._given_up[result.kind] = (
                 f"{_PATIENCE} controls in a row could not be made, the last because: {result.control.note}"
