@@ -17,7 +17,8 @@ class Target(Section):
     """Which server, and what may be done to it.
 
     shared: other people's traffic runs beside ours; disruptive: what holds them up or pushes out their
-    prefixes is allowed.
+    prefixes is allowed; runners_record: what ``soak runners check --json`` said of the server's installation,
+    as its image holds it.
     """
 
     url: str = "http://127.0.0.1:30000"
@@ -26,6 +27,7 @@ class Target(Section):
     allow_load: bool = False
     shared: bool = False
     disruptive: bool = False
+    runners_record: Path | None = None
 
     @model_validator(mode="after")
     def _address(self) -> Target:

@@ -317,3 +317,9 @@ class VerdictFamilies:
             "Digest of the server's fingerprint, and whether it is the simulator.",
             registry=registry,
         )
+        self.runner_fix = Info(
+            "soak_server_runner_fix",
+            "What the server's installation has of a known fault, by the record of its image.",
+            ["fault"],
+            registry=registry,
+        )

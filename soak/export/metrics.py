@@ -77,6 +77,11 @@ class RunMetrics:
             {"fingerprint": fingerprint_digest, "simulator": "true" if simulator else "false"}
         )
 
+    def set_runner_fixes(self, states: Mapping[str, str]) -> None:
+        """State of every known fault in the server's installation, where its record is known."""
+        for fault, state in states.items():
+            self.judged.runner_fix.labels(fault).info({"state": state})
+
     def run_started(self, unix_s: float) -> None:
         """Wall-clock start of the run; coverage times are counted from it."""
         self.judged.started.set(unix_s)

@@ -12,7 +12,7 @@ from soak.incident.about import About
 from soak.incident.history import History
 from soak.incident.trace import Trace
 from soak.oracle.probe import ProbeOutcome, ResumeKind
-from soak.runners.exposure import Exposure, exposures
+from soak.runners.exposure import Exposure, exposures, mended_by
 from soak.runners.faults import FAULTS, KnownFault
 from soak.runners.flags import SERVER_FLAGS
 
@@ -36,7 +36,9 @@ def candidates(trace: Trace, history: History, about: About) -> list[Candidate]:
     if not about.fingerprint.get("simulator"):  # a simulator has the faults it was told to have
         ruled_out = {
             seen.fault.name
-            for seen in exposures(str(about.fingerprint.get("version", "")), said)
+            for seen in exposures(
+                str(about.fingerprint.get("version", "")), said, mended_by(about.fingerprint)
+            )
             if seen.exposure in (Exposure.FIXED, Exposure.RULED_OUT)
         }
     conditions = _conditions(trace, history, about, said)

@@ -30,6 +30,7 @@ from soak.run.exit_code import exit_code
 from soak.run.identity import Identity, identify
 from soak.run.journalling import journalled
 from soak.run.parts import Parts, wire
+from soak.run.server_record import ServerRecord
 from soak.run.thresholds import LoadLimits, load_failures
 from soak.run.watch import watch_loop_lag
 from soak.sglang.preflight import Target, examine
@@ -85,8 +86,9 @@ class SoakRun:
 
     async def _run(self, stop: asyncio.Event, store: Store, token: str | None) -> dict[str, Any]:
         config = self._config
+        mended = ServerRecord.of(config)
         async with client_for(config) as client:
-            target = await unless_stopped(examine(client), stop)
+            target = mended.join(await unless_stopped(examine(client), stop))
             refuse_if_busy(config, target)
             identity = identify(config.run.seed, config.run.nonce, config.resolve(target.geometry))
             (self._out / "summary.json").unlink(missing_ok=True)  # an earlier run's is no verdict on this one
@@ -105,6 +107,7 @@ class SoakRun:
                     journal=journal,
                 )
                 self._probe_number = parts.desk.probes
+                parts.record.metrics.set_runner_fixes(mended.states)
                 exposition = await self._expose(target, parts, token)
                 try:
                     return await self._soak(parts, stop, target, identity)

@@ -10,6 +10,9 @@ NOT_APPLICABLE = "not applicable"
 UNKNOWN = "unknown"
 STATES = (FIXED, VULNERABLE, NOT_APPLICABLE, UNKNOWN)
 
+FINGERPRINT_FIELD = "runner_fix."
+"""With a fault's name behind it, the field of a fingerprint that holds its state."""
+
 COMPLETE = "complete"
 PARTIAL = "partial"
 DEAD = "dead"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from soak.runners.answer import NOT_APPLICABLE, VULNERABLE
+from soak.runners.answer import FINGERPRINT_FIELD, FIXED, NOT_APPLICABLE, VULNERABLE
 from soak.runners.faults import FAULTS, KnownFault
 from soak.runners.flags import SERVER_FLAGS, Words
 
@@ -52,6 +52,13 @@ def exposures(version: str, said: Words, mended: Collection[str] = ()) -> list[E
     installation is known to carry, whatever its version.
     """
     return [_judge(f, version, said, mended) for f in FAULTS if f.report.startswith("SGLang")]
+
+
+def mended_by(fields: Mapping[str, object]) -> frozenset[str]:
+    """Faults whose fix an installation carries, by the fields of its fingerprint."""
+    mended = (name for name, state in fields.items() if state == FIXED)
+    prefix = FINGERPRINT_FIELD
+    return frozenset(name.removeprefix(prefix) for name in mended if name.startswith(prefix))
 
 
 def _judge(fault: KnownFault, version: str, said: Words, mended: Collection[str]) -> Exposed:

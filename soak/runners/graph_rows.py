@@ -10,7 +10,7 @@ import ast
 from dataclasses import dataclass
 
 from soak.runners.answer import DEAD, PARTIAL, Answer, fixed, not_applicable, unknown, vulnerable
-from soak.runners.normal import clone, normal, text, words
+from soak.runners.normal import text, words
 from soak.runners.reading import Reader, Step
 from soak.runners.site import Site
 
@@ -147,34 +147,16 @@ def _rows(expr: ast.expr, step: Step) -> list[_Cleared]:
 
 def _written_but_not_reached(reader: Reader) -> list[int]:
     """Lines that would clear rows of the mask, if anything reached them."""
-    lines = []
-    for function in (f for _, f in reader.functions() if MASK in words(f)):
-        for node in ast.walk(function):
-            if not isinstance(node, ast.Expr | ast.Assign):
-                continue
-            clears = isinstance(node.value, ast.Call) and bool(_zeroed(node.value))
-            stores = isinstance(node, ast.Assign) and text(node.value) in _ZEROES
-            if (
-                (clears or stores)
-                and any(_is_tail(part) for part in ast.walk(node))
-                and _near(function, node)
-            ):
-                lines.append(node.lineno)
-    return sorted(set(lines))
+    lines = set()
+    for owner, function in reader.functions():
+        if not any(_may_clear(node) for node in ast.walk(function)):
+            continue
+        for step in reader.steps(owner, function, dead_too=True):
+            lines |= {step.line for one in _clears(step) if one.low and MASK in words(one.base)}
+    return sorted(lines)
 
 
-def _is_tail(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Subscript)
-        and isinstance(node.slice, ast.Slice)
-        and normal(clone(node)).slice.lower is not None  # type: ignore[attr-defined]
-    )
-
-
-def _near(function: ast.AST, node: ast.AST) -> bool:
-    """Whether the statement, or the loop or branch around it, names the mask."""
-    around: ast.AST = node
-    for outer in ast.walk(function):
-        if isinstance(outer, ast.For | ast.If | ast.With) and any(inner is node for inner in ast.walk(outer)):
-            around = outer if isinstance(outer, ast.For) or MASK in words(node) else around
-    return MASK in words(around)
+def _may_clear(node: ast.AST) -> bool:
+    if isinstance(node, ast.Assign):
+        return isinstance(node.targets[0], ast.Subscript) and text(node.value) in _ZEROES
+    return isinstance(node, ast.Call) and bool(_zeroed(node))

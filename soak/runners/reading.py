@@ -67,17 +67,25 @@ class Reader:
                 if isinstance(node, Function):
                     yield owner, node
 
-    def steps(self, owner: ast.ClassDef | None, function: Function) -> list[Step]:
-        """What the function does, in order, with the calls of its own class followed."""
-        run = _Run(self._constants, self._functions, owner)
+    def steps(self, owner: ast.ClassDef | None, function: Function, *, dead_too: bool = False) -> list[Step]:
+        """What the function does, in order, with the calls of its own class followed.
+
+        dead_too: what cannot be reached as well, to tell a dead fix from none.
+        """
+        run = _Run(self._constants, self._functions, owner, dead_too)
         run.block(function.body, {}, ())
         return run.steps
 
 
 class _Run:
     def __init__(
-        self, constants: Mapping[str, ast.expr], functions: dict[str, Function], owner: ast.ClassDef | None
+        self,
+        constants: Mapping[str, ast.expr],
+        functions: dict[str, Function],
+        owner: ast.ClassDef | None,
+        dead_too: bool,
     ) -> None:
+        self._dead_too = dead_too
         self.steps: list[Step] = []
         self._constants = dict(constants)
         self._functions = dict(functions)
@@ -117,7 +125,7 @@ class _Run:
             if len(self.steps) > _STEPS:
                 return True
             going = self._statement(statement, env, guards)
-            if going is False:
+            if going is False and not self._dead_too:
                 return False
             if isinstance(going, ast.expr):
                 guards = (*guards, going)
@@ -160,7 +168,7 @@ class _Run:
             case ast.For() | ast.AsyncFor():
                 self._for(node, env, guards)
             case ast.While():
-                if truth(self.expand(node.test, env)[0]) is not False:
+                if self._dead_too or truth(self.expand(node.test, env)[0]) is not False:
                     inner = dict(env)
                     self.block(node.body, inner, (*guards, node.test))
                     _join(env, env, inner)
@@ -178,10 +186,11 @@ class _Run:
     def _if(self, node: ast.If, env: Env, guards: tuple[ast.expr, ...]) -> bool | ast.expr:
         tests = self.expand(node.test, env)
         known = truth(tests[0]) if len(tests) == 1 else None
-        if known is not None:
+        if known is not None and not self._dead_too:
             return self.block(node.body if known else node.orelse, env, guards)
         self._add("test", tests, None, guards, node.lineno)
-        test = tests[0] if len(tests) == 1 else normal(clone(node.test))
+        open_tests = [test for test in tests if truth(test) is None]
+        test = open_tests[0] if len(open_tests) == 1 else normal(clone(node.test))
         contrary = normal(ast.UnaryOp(ast.Not(), clone(test)))
         then, other = dict(env), dict(env)
         goes_then = self.block(node.body, then, (*guards, test))
@@ -206,7 +215,7 @@ class _Run:
     def _for(self, node: ast.For | ast.AsyncFor, env: Env, guards: tuple[ast.expr, ...]) -> None:
         for sequence in self.expand(node.iter, env):
             items = _items(sequence)
-            if items is None:
+            if items is None or (not items and self._dead_too):
                 inner = dict(env)
                 for name in _names(node.target):
                     inner[name] = (ast.Name(name, ast.Load()),)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from soak.runners.answer import FIXED, STATES
+from soak.runners.answer import FINGERPRINT_FIELD, STATES
 from soak.runners.checking import SCHEMA, Report
 
 PLACE = Path("/etc/soak/runners.json")
@@ -32,14 +32,9 @@ class Record:
     version: str
     states: Mapping[str, str]
 
-    @property
-    def mended(self) -> frozenset[str]:
-        """Faults whose fix the installation carries."""
-        return frozenset(name for name, state in self.states.items() if state == FIXED)
-
     def fields(self) -> dict[str, str]:
         """As fields of a fingerprint: ``runner_fix.NAME``."""
-        return {f"runner_fix.{name}": state for name, state in self.states.items()}
+        return {FINGERPRINT_FIELD + name: state for name, state in self.states.items()}
 
 
 def write(report: Report, path: Path) -> None:

@@ -69,6 +69,10 @@ class Fingerprint:
         """One field, None if the server does not say."""
         return dict(self.fields).get(name)
 
+    def joined(self, fields: Mapping[str, Scalar]) -> Fingerprint:
+        """The same with more fields, known from elsewhere than the server's own words."""
+        return Fingerprint(tuple(sorted({**self.as_dict(), **fields}.items())))
+
     def differences(self, other: Fingerprint) -> list[str]:
         """One line per field that differs, ours first, in words for a person."""
         ours, theirs = self.as_dict(), other.as_dict()

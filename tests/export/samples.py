@@ -151,6 +151,7 @@ def summary(verdict: Verdict = Verdict.CLEAN, **changes: Any) -> dict[str, Any]:
 
 def every_metric(metrics: RunMetrics) -> None:
     metrics.set_build_info("0.1.0", "1", "ab12", simulator=True)
+    metrics.set_runner_fixes({"stale-track-rows": "fixed", "stale-track-tail": "vulnerable"})
     metrics.run_started(1_772_366_000.0)
     metrics.set_target_up(True)
     metrics.observe_load(observation())
