@@ -16,6 +16,7 @@ _COMMANDS = {
     "plan": "Print what a config would send, or what it would cost. Sends nothing.",
     "demo": "Soak the embedded simulator with a planted fault for a minute.",
     "sim": "Serve the embedded SGLang-compatible simulator.",
+    "runners": "Which known faults an installed SGLang has, and the fixes it lacks.",
     "bench": "Measure soak's own parts on this machine.",
 }
 
