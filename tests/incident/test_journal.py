@@ -228,7 +228,7 @@ def test_kill_9_costs_at_most_the_last_second(path: Path, after_s: float) -> Non
     )
     assert child.stdout is not None
     assert child.stdout.readline() == "begun\n"
-    told = []
+    told: list[str] = []
     end = time.time() + after_s
     while time.time() < end or len(told) < 25:
         told.append(child.stdout.readline())
