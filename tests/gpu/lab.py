@@ -31,6 +31,7 @@ class Soak:
     server: Server
     seconds: int
     sections: dict[str, dict[str, Any]]
+    state: str = ""  # several soaks that name the same one share calibration, evidence and alarms
 
 
 def decode_seeded(concurrency: int) -> dict[str, dict[str, Any]]:
@@ -41,20 +42,28 @@ def decode_seeded(concurrency: int) -> dict[str, dict[str, Any]]:
             "rate": 3.0 * concurrency,
             "shapes": {"decode-seeded": 1},
             "max_context": 2048,
-            "decode_tokens": 320,
+            "decode_tokens": 160,
             "served_share": 0.1,
         },
         "probe": {"rate": 30, "concurrency": 1},
         "budget": {"in_flight": concurrency + 1, "probe_share": None, "pool_share_per_minute": None},
         "thresholds": {"delivered_share": 0},
-        "detect": {"p0_max": 0.2, "min_valid_probes": 60},
+        "detect": {"p0_max": 0.2, "min_valid_probes": 30},
     }
 
 
 def every_shape() -> dict[str, dict[str, Any]]:
-    """All shapes of the plan, bursts of up to eight."""
+    """All shapes of the plan that disrupt nobody, bursts of up to eight."""
+    shapes = ("shared-prefix", "long-context", "chunked-burst", "decode-seeded", "co-batched", "branching")
     return {
-        "load": {"rate": 6.0, "max_context": 4096, "burst": 8, "decode_tokens": 320, "served_share": 0.1},
+        "load": {
+            "rate": 6.0,
+            "max_context": 4096,
+            "burst": 8,
+            "decode_tokens": 160,
+            "served_share": 0.1,
+            "shapes": dict.fromkeys(shapes, 1),
+        },
         "probe": {"rate": 30, "concurrency": 1},
         "budget": {"in_flight": 17, "probe_share": None, "pool_share_per_minute": None},
         "thresholds": {"delivered_share": 0},
@@ -62,7 +71,7 @@ def every_shape() -> dict[str, dict[str, Any]]:
     }
 
 
-def bursts(share: float | None = None) -> dict[str, dict[str, Any]]:
+def bursts() -> dict[str, dict[str, Any]]:
     """Batched prompts that share a prefill, then single ones while their rows are still armed."""
     return {
         "load": {
@@ -70,10 +79,10 @@ def bursts(share: float | None = None) -> dict[str, dict[str, Any]]:
             "max_context": 1500,
             "burst": 4,
             "max_new_tokens": 4,
-            "shapes": {"chunked-burst": 2, "shared-prefix": 3, "decode-seeded": 0, "long-context": 0},
+            "shapes": {"co-batched": 3, "shared-prefix": 1},
         },
         "probe": {"rate": 30, "concurrency": 1, "max_scored": 64, "tail": 24},
-        "budget": {"in_flight": 9, "probe_share": share, "pool_share_per_minute": None},
+        "budget": {"in_flight": 9, "probe_share": None, "pool_share_per_minute": None},
         "thresholds": {"delivered_share": 0},
         "detect": {"p0_max": 0.2, "min_valid_probes": 60},
     }
@@ -90,7 +99,7 @@ def start(soak: Soak, out: Path) -> subprocess.Popen[bytes]:
             "duration": f"{soak.seconds}s",
             "drain": "5s",
             "seed": 1,
-            "state": str(folder / "state.sqlite"),
+            "state": str(out / f"{soak.state or soak.name}.sqlite"),
         },
         "metrics": {"port": None},
     }
@@ -124,7 +133,7 @@ def line(found: dict[str, Any]) -> str:
     k3 = {
         shape: {
             side: f"{d[side]['k3']['median']:.1e}/{d[side]['k3']['max']:.1e} x{d[side]['count']}"
-            for side in ("probe", "control", "cold", "served")
+            for side in ("probe", "control", "cold_repeat", "served")
             if d.get(side, {}).get("count")
         }
         for shape, d in found["divergence"].items()
@@ -155,7 +164,6 @@ def run(soaks: Sequence[Soak], out: Path) -> list[dict[str, Any]]:
                 del running[name]
                 found.append(figures(soak, out, process.returncode))
                 print(line(found[-1]), "" if soak.server.alive() else "SERVER DIED", flush=True)
-                (out / "figures.json").write_text(json.dumps(found, indent=1))
         time.sleep(0.2)
     return found
 
@@ -180,13 +188,17 @@ def kinds_of_lab(given: argparse.Namespace) -> tuple[list[Server], list[list[Soa
     if given.lab == "decode":
         healthy = falcon("healthy", 31000)
         faulty = falcon("bug32555", 31001, [variants / "bug32555"])
-        widths = (3, 1, 5, 16)
-        return [healthy, faulty], [
-            [Soak(f"{s.name}-{c}", s, seconds, decode_seeded(c)) for s in (healthy, faulty)] for c in widths
-        ]
-    if given.lab == "released":
-        released = falcon("released", 31002)
-        return [released], [[Soak("released-every-shape", released, seconds, every_shape())]]
+        rounds = []
+        for concurrency, length in ((3, 2 * seconds), (1, seconds), (5, seconds), (16, seconds)):
+            sections = decode_seeded(concurrency)
+            rounds.append(
+                [
+                    Soak(f"healthy-{concurrency}", healthy, length, sections, "healthy"),
+                    Soak(f"bug32555-{concurrency}", faulty, length, sections),
+                ]
+            )
+        rounds.append([Soak("released-every-shape", healthy, 3 * seconds // 2, every_shape())])
+        return [healthy, faulty], rounds
     if given.lab == "rows":
         absent = inkling("without34184", 31010)
         present = inkling("with34184", 31011, [variants / "fix34184"])
@@ -199,19 +211,23 @@ def kinds_of_lab(given: argparse.Namespace) -> tuple[list[Server], list[list[Soa
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if every server came up; the figures are for people to judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("lab", choices=("decode", "released", "rows"))
+    parser.add_argument("lab", choices=("decode", "rows"))
     parser.add_argument("--base", type=Path, required=True)
     parser.add_argument("--fa4", type=Path, default=Path("fa4"))
     parser.add_argument("--variants", type=Path, default=Path("variants"))
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=int, default=75)
+    parser.add_argument("--seconds", type=int, default=45)
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
     servers, rounds = kinds_of_lab(given)
     try:
         ready = start_all(servers, first_alone=True)
+        found: list[dict[str, Any]] = []
         for soaks in rounds:
-            run([s for s in soaks if s.server in ready], given.out)
+            found += run([s for s in soaks if s.server in ready], given.out)
+            (given.out / "figures.json").write_text(json.dumps(found, indent=1))
+        for server in ready:
+            print(server.name, "prefill batches by (sequences, graph):", server.prefill_batches(), flush=True)
         return 0 if len(ready) == len(servers) else 1
     finally:
         for server in servers:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,6 +116,11 @@ class Server:
                     "extra_key": [f"warm-up-{width}-{length}"] * width,
                 }
             )
+
+    def prefill_batches(self) -> dict[str, int]:
+        """How many prefill batches its log tells of, by new sequences and whether a graph was replayed."""
+        lines = re.findall(r"#new-seq: (\d+).*?cuda graph: (\w+)", self.log.read_text(errors="replace"))
+        return {f"{n} {graph}": count for (n, graph), count in sorted(Counter(lines).items())}
 
     def stop(self) -> None:
         """End the process group."""
