@@ -131,7 +131,9 @@ def explained(reader: JournalReader, name: str, said: dict[str, str]) -> str:
     except TraceUnavailable as error:
         return without_trace(incident, str(error), said.get(incident.id, ""))
     history = history_of(trace)
-    where = shlex.join(["soak", "replay", "--incident", incident.id, "--journal", str(reader.path)])
+    words = ["soak", "replay", "--incident", incident.id, "--journal", str(reader.path)]
+    if incident.session is not None and (target := reader.session(incident.session).target):
+        words += ["--target", target]
     return incident_words(
         Told(
             incident,
@@ -141,7 +143,7 @@ def explained(reader: JournalReader, name: str, said: dict[str, str]) -> str:
             candidates(trace, history, about),
             server=reader.server_said(incident.raised_us - _AROUND_US, incident.raised_us + _AROUND_US),
             said=said.get(incident.id, ""),
-            replay_command=where,
+            replay_command=shlex.join(words),
         )
     )
 

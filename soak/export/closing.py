@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,6 +41,7 @@ def closing_words(summary: Mapping[str, Any]) -> str:
         _worst(summary),
         _coverage(summary),
         _load(summary),
+        _incidents(summary),
         _replay(summary),
     ]
     return "\n\n".join("\n".join(printable(line) for line in part) for part in parts if part)
@@ -237,11 +239,31 @@ def _load(summary: Mapping[str, Any]) -> list[str]:
     return lines + (table(rows, numbers_to=5) if len(rows) > 1 else [])
 
 
+def _incidents(summary: Mapping[str, Any]) -> list[str]:
+    """Where to go on from an alarm."""
+    journal, incidents = summary["journal"], summary["incidents"]
+    lines = []
+    if journal is not None and (journal["dropped"] or journal["failing"]):
+        why = f" ({journal['failing']})" if journal["failing"] else ""
+        lines += wrapped(
+            "", f"The journal lost {journal['dropped']:,} rows{why}: what ran beside an alarm may be missing."
+        )
+    if journal is None or not incidents:
+        return lines
+    named = ["--journal", journal["path"]]
+    show = shlex.join(["soak", "incidents", "show", incidents[0], *named])
+    replay = shlex.join(["soak", "replay", "--incident", incidents[0], *named, "--target", summary["target"]])
+    lines += [f"What happened, in words:      {show}", f"Ask the server again:         {replay}"]
+    if len(incidents) > 1:
+        lines.append(f"Other incidents:              {', '.join(incidents[1:])}")
+    return lines
+
+
 def _replay(summary: Mapping[str, Any]) -> list[str]:
     command = summary["replay_command"] or f"soak run --target {summary['target']} --seed {summary['seed']}"
     code = summary["exit_code"]
     return [
-        f"Drive the same plan again:  {command}",
+        f"Drive the same plan again:    {command}",
         f"Exit code {code}" + (f" ({EXIT_WORDS[code]})" if code in EXIT_WORDS else ""),
     ]
 

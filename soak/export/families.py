@@ -323,3 +323,16 @@ class VerdictFamilies:
             ["fault"],
             registry=registry,
         )
+
+
+class JournalFamilies:
+    """What the journal holds and what it lost. None of it moves for a run without a journal."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.rows = Counter("soak_journal_rows", "Rows written to the journal.", registry=registry)
+        self.dropped = Counter(
+            "soak_journal_dropped",
+            "Rows that the journal lost, because the disk was full or too slow.",
+            registry=registry,
+        )
+        self.bytes = Gauge("soak_journal_bytes", "Bytes in use inside the journal.", registry=registry)

@@ -16,7 +16,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created
 from soak.detect.verdict import Alarm, DetectorReport, Verdict
 from soak.drive.coverage_state import ConjunctionCoverage, CoverageState
 from soak.drive.observation import Observation
-from soak.export.families import NATS_SHOWN_MAX, LoadFamilies, ProbeFamilies, VerdictFamilies
+from soak.export.families import (
+    NATS_SHOWN_MAX,
+    JournalFamilies,
+    LoadFamilies,
+    ProbeFamilies,
+    VerdictFamilies,
+)
 from soak.export.labels import BoundedLabel
 from soak.export.tally import inter_token_gaps
 from soak.oracle.divergence import Divergence
@@ -44,6 +50,7 @@ class RunMetrics:
         self.load = LoadFamilies(registry)
         self.probe = ProbeFamilies(registry)
         self.judged = VerdictFamilies(registry)
+        self.journal = JournalFamilies(registry)
         self._clock = clock
         self._shape, self._reason = BoundedLabel(64), BoundedLabel(32)
         self._stream, self._conjunction = BoundedLabel(1024), BoundedLabel(128)
@@ -209,6 +216,12 @@ class RunMetrics:
             by_reason[self._reason(reason)] += count
         for reason, count in by_reason.items():
             self._advance(self.load.undelivered.labels(reason), ("undelivered", reason), count)
+
+    def set_journal(self, rows_total: int, dropped_total: int, used_bytes: int) -> None:
+        """What the journal has written and lost so far, and its size."""
+        self._advance(self.journal.rows, ("journal", "rows"), rows_total)
+        self._advance(self.journal.dropped, ("journal", "dropped"), dropped_total)
+        self.journal.bytes.set(used_bytes)
 
     def set_in_flight(self, load: int, probes: int) -> None:
         """Requests sent and not answered yet."""

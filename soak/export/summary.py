@@ -80,12 +80,14 @@ def build_summary(
     ended_at: datetime,
     interrupted: bool = False,
     alarm_facts: Mapping[Alarm, Mapping[str, Any]] = MappingProxyType({}),
+    journal: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything a run found. Both times must carry a time zone; divergence is in nats, times are in seconds.
 
     ``verdict`` stands above the report's own, which does not know coverage. ``alarm_facts``: what is known of
-    an alarm beside what the detectors say: its id, when it was raised, what a person said of it. Raises
-    ValueError for a time without zone.
+    an alarm beside what the detectors say: its id, when it was raised, what a person said of it. ``journal``:
+    its path, size and losses; with one, every alarm under an id is an incident. Raises ValueError for a time
+    without zone.
     """
     return {
         "schema_version": SCHEMA_VERSION,
@@ -106,6 +108,8 @@ def build_summary(
         "ended_at": _utc(ended_at),
         "duration_s": (ended_at - started_at).total_seconds(),
         "detector": _detector(report, alarm_facts),
+        "journal": None if journal is None else dict(journal),
+        "incidents": [] if journal is None else _incidents(report, alarm_facts),
         "probes": _probes(tally),
         "divergence": {shape: probes.divergence_dict() for shape, probes in tally.probes.items()},
         "coarsened_kl": {shape: probes.coarsened_dict() for shape, probes in tally.probes.items()},
@@ -129,6 +133,12 @@ def _utc(moment: datetime) -> str:
     if moment.tzinfo is None:
         raise ValueError(f"{moment.isoformat()} has no time zone")
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _incidents(report: DetectorReport, facts: Mapping[Alarm, Mapping[str, Any]]) -> list[str]:
+    """Ids, those that prove the most first."""
+    ranked = sorted(report.alarms, key=lambda alarm: alarm.verdict is not Verdict.CORRUPT)
+    return [str(facts[alarm]["id"]) for alarm in ranked if "id" in facts.get(alarm, {})]
 
 
 def _detector(report: DetectorReport, facts: Mapping[Alarm, Mapping[str, Any]]) -> dict[str, Any]:

@@ -174,6 +174,16 @@ class Journal:
         """Bytes in use inside the file."""
         return self._writer.bytes
 
+    def facts(self) -> dict[str, Any]:
+        """What a summary says of it."""
+        return {
+            "path": str(self.path),
+            "rows": self.written,
+            "dropped": self.dropped,
+            "bytes": self.bytes,
+            "failing": self._writer.failing,
+        }
+
     def close(self) -> None:
         """Write what is left and let go of the file."""
         if self._closed:

@@ -241,6 +241,7 @@ class SoakRun:
         if record.journal is not None:
             record.journal.server_said(parts.watch.latest)
             record.journal.tick()
+            record.metrics.set_journal(record.journal.written, record.journal.dropped, record.journal.bytes)
         report, coverage, (verdict, _) = record.detector.report(), record.coverage.report(), record.verdict()
         probing = max(0, parts.session.prompts_in_flight - driver.in_flight)
         record.metrics.set_report(report, parts.desk.muted())
@@ -317,6 +318,7 @@ class SoakRun:
             ended_at=datetime.now(UTC),
             interrupted=interrupted,
             alarm_facts=parts.desk.facts(),
+            journal=None if record.journal is None else record.journal.facts(),
         )
         write_atomically(self._out / "summary.json", summary)
         return summary

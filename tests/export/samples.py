@@ -166,5 +166,6 @@ def every_metric(metrics: RunMetrics) -> None:
     metrics.set_coverage(COVERAGE)
     metrics.set_load(22, 21, {"server_busy": 1})
     metrics.set_in_flight(3, 2)
+    metrics.set_journal(900, 1, 300_000)
     metrics.set_budget_used("probe_share", 0.25)
     metrics.loop_lag(0.003)

@@ -53,6 +53,35 @@ def test_an_alarm_says_under_which_id_it_is_acknowledged(acked: str, told: str) 
     assert f"k3 2.1 (alarm 3fa9c1d2, raised 2027-01-15T08:00:00{told}" in words
 
 
+JOURNAL = {"path": "/tmp/it is/journal.sqlite", "rows": 900, "dropped": 0, "bytes": 300_000, "failing": ""}
+
+
+def test_an_incident_says_how_to_look_into_it_and_how_to_replay_it() -> None:
+    (alarm,) = report(Verdict.CORRUPT).alarms
+    facts = {"id": "3fa9c1d2", "raised_at": "2027-01-15T08:00:00Z", "acked": "no"}
+    found = summary(Verdict.CORRUPT, alarm_facts={alarm: facts}, journal=JOURNAL)
+    assert found["incidents"] == ["3fa9c1d2"]
+    assert found["journal"]["rows"] == 900
+    words = closing_words(found)
+    journal = "--journal '/tmp/it is/journal.sqlite'"
+    assert f"soak incidents show 3fa9c1d2 {journal}" in words
+    assert f"soak replay --incident 3fa9c1d2 {journal} --target http://127.0.0.1:30000" in words
+    assert "lost" not in words
+
+
+def test_without_a_journal_no_incident_is_promised() -> None:
+    (alarm,) = report(Verdict.CORRUPT).alarms
+    facts = {"id": "3fa9c1d2", "raised_at": "2027-01-15T08:00:00Z", "acked": "no"}
+    found = summary(Verdict.CORRUPT, alarm_facts={alarm: facts})
+    assert (found["incidents"], found["journal"]) == ([], None)
+    assert "soak incidents" not in closing_words(found)
+
+
+def test_what_the_journal_lost_is_said() -> None:
+    lost = JOURNAL | {"dropped": 1234, "failing": "database or disk is full"}
+    assert "The journal lost 1,234 rows (database or disk is full)" in closing_words(summary(journal=lost))
+
+
 def test_the_callers_own_replay_command_is_used() -> None:
     words = closing_words(summary(facts=replace(FACTS, replay_command="soak demo --seed 7")))
     assert "soak demo --seed 7" in words
