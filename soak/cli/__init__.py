@@ -9,6 +9,7 @@ import click
 from soak import __version__
 
 _COMMANDS = {
+    "doctor": "Look at a server before it is soaked, and say what to type next.",
     "run": "Soak a server and say whether its prefix cache tells the truth.",
     "alarms": "List alarms, of a state file or of a running soak.",
     "incidents": "List and explain what alarms have left in a journal; hand one on.",
@@ -43,5 +44,5 @@ class _Lazy(click.Group):
 def main() -> None:
     """Keep hostile, realistic load on an SGLang server and ask whether what its prefix cache serves is true.
 
-    Start with `soak demo`, then `soak run --target http://127.0.0.1:30000 --duration 5m`.
+    Start with `soak demo`, then `soak doctor http://127.0.0.1:30000`, which says what to type next.
     """

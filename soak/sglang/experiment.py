@@ -30,6 +30,10 @@ class TargetUnusable(Exception):
     """The target cannot be soaked. The message says what is wrong, where, and what to use instead."""
 
 
+class NoGenerate(TargetUnusable):
+    """/generate itself is missing, closed to us, or does not answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Findings:
     """What the requests showed."""
@@ -121,17 +125,17 @@ class Experiment:
         """The endpoint itself: there, and open to us."""
         url = self._client.base_url
         if answer.http_status in (404, 405, 501):
-            raise TargetUnusable(
+            raise NoGenerate(
                 f"{url} has no /generate ({answer.detail}). soak needs SGLang's own API: name the server "
                 "itself, not a gateway in front of it."
             )
         if answer.http_status in (401, 403):
-            raise TargetUnusable(
+            raise NoGenerate(
                 f"{url} refuses /generate ({answer.detail}). Put a key that may use it into the environment "
                 "variable that target.api_key_env names, or into target.api_key_file."
             )
         if answer.outcome in (Outcome.DISCONNECTED, Outcome.TIMED_OUT, Outcome.SERVER_ERROR):
-            raise TargetUnusable(
+            raise NoGenerate(
                 f"{url} does not answer /generate: {answer.detail}. Look at the server's log; name one that "
                 "serves requests."
             )

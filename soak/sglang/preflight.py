@@ -53,7 +53,8 @@ class Target:
 async def examine(client: SGLangClient, *, affordable_tokens: int = _AFFORDABLE) -> Target:
     """Looks at the server behind ``client``. Raises TargetUnusable, saying what is wrong and what to do.
 
-    ``affordable_tokens``: how many tokens the experiments may make the server prefill, at most.
+    ``affordable_tokens``: how many tokens the experiments may make the server prefill, at most; 0 sends
+    none, and what only they can tell is assumed, with a note.
     """
     info = await _server_info(client)
     model = await _first(client, "/model_info", "/get_model_info")
@@ -62,12 +63,15 @@ async def examine(client: SGLangClient, *, affordable_tokens: int = _AFFORDABLE)
     notes: list[str] = []
     facts = _Facts(info, model, await _first(client, "/v1/models"), notes)
     chunk = facts.chunk()
-    experiment = Experiment(client, chunk=chunk, page=facts.page(), context=facts.context_len())
-    found = await experiment.run(
-        affordable_tokens=min(affordable_tokens, (facts.pool() or 8 * affordable_tokens) // 2),
-        hybrid=facts.flag("uses_mamba_radix_cache"),
-        data_parallel=facts.number("dp_size") or 1,
-    )
+    if affordable_tokens:
+        experiment = Experiment(client, chunk=chunk, page=facts.page(), context=facts.context_len())
+        found = await experiment.run(
+            affordable_tokens=min(affordable_tokens, (facts.pool() or 8 * affordable_tokens) // 2),
+            hybrid=facts.flag("uses_mamba_radix_cache"),
+            data_parallel=facts.number("dp_size") or 1,
+        )
+    else:
+        found = Findings(None, facts.flag("uses_mamba_radix_cache") is True, (), ())
     notes.extend(found.notes)
     return Target(
         url=client.base_url,

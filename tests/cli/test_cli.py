@@ -25,7 +25,7 @@ def soak(*words: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-COMMANDS = ("run", "alarms", "ack", "plan", "demo", "sim", "bench")
+COMMANDS = ("doctor", "run", "alarms", "ack", "plan", "demo", "sim", "bench")
 
 
 @pytest.mark.parametrize("words", [["--help"], *([[name, "--help"] for name in COMMANDS])])
