@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from soak.run import calibrating
 from soak.run.calibrating import CalibrationRun, for_calibration, kinds_planted
 from soak.sim.config import SimConfig
 from soak.sim.server import running
+from tests.run.kept import controls, until_kept
 from tests.run.test_soaking import config, in_flight, soak
 
 PRODUCTION = SimConfig(numerics="production")
@@ -80,7 +79,7 @@ async def test_a_stop_keeps_what_there_is_and_the_next_goes_on(tmp_path: Path) -
     async with running(PRODUCTION) as url:
         loaded = wanted(url, state, detect={"p0_max": 0.01})
         task = asyncio.create_task(calibrate(loaded, stop))
-        await until_controls(task, loaded, 3)
+        await until_kept(task, state, lambda held: controls(held) >= 3)
         stop.set()
         first, _ = await asyncio.wait_for(task, 5)
         assert await in_flight(url) == 0
@@ -95,22 +94,6 @@ async def test_a_stop_keeps_what_there_is_and_the_next_goes_on(tmp_path: Path) -
     assert sum(kind.controls for kind in again.report.kinds) > sum(made.values())
     assert "INTERRUPTED: what was learned so far is kept" in learnt_words(first, str(state))
     assert "more controls are wanted" in again.missing["prefill"]
-
-
-async def until_controls(task: asyncio.Task[Any], loaded: configs.Config, n: int) -> None:
-    """Wait until the state file holds so many controls."""
-    async with asyncio.timeout(40):
-        while not task.done():
-            await asyncio.sleep(0.2)
-            try:
-                with sqlite3.connect(f"file:{loaded.run.state}?mode=ro", uri=True) as db:
-                    rows = db.execute("SELECT state FROM evidence").fetchall()
-            except sqlite3.OperationalError:
-                continue  # not made yet
-            books = [book for (blob,) in rows for book in json.loads(blob)["books"].values()]
-            if sum(book["calibration"]["count"] for book in books) >= n:
-                return
-    raise AssertionError("it ended by itself")
 
 
 @pytest.mark.parametrize("fault", ["state-not-restored", "middle-truncated"])
@@ -157,7 +140,7 @@ async def test_a_lost_server_ends_it_with_what_there_is(tmp_path: Path) -> None:
     await ready.wait()
     loaded = wanted(address[0], tmp_path / "state.sqlite", detect={"p0_max": 0.01}, stop={"lost_after": "2s"})
     task = asyncio.create_task(calibrate(loaded))
-    await until_controls(task, loaded, 1)
+    await until_kept(task, tmp_path / "state.sqlite", lambda held: controls(held) >= 1)
     gone.set()
     await server
     learnt, _ = await asyncio.wait_for(task, 30)
