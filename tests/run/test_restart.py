@@ -14,6 +14,8 @@ from typing import Any
 import aiohttp
 import yaml
 
+from soak.incident.journal_reader import JournalReader
+from soak.incident.rebuild import read_trace
 from soak.sim.config import SimConfig
 from soak.sim.server import running
 from tests.run.test_soaking import config, until
@@ -92,3 +94,9 @@ async def test_an_alarm_outlives_kill_9_and_ends_by_acknowledging_over_http(tmp_
             second.process.terminate()
             await second.says("alarm " + again)
             assert await second.process.wait() == 130
+    reader = JournalReader(tmp_path / "journal.sqlite")
+    assert {name, again} <= {incident.id for incident in reader.incidents()}
+    trace, notes = read_trace(reader, again)
+    assert notes == []
+    assert trace.case.victim is not None
+    reader.close()
