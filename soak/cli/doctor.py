@@ -90,7 +90,7 @@ Examples:
 @click.option(
     "--runners-record",
     type=click.Path(path_type=Path),
-    help="What `soak runners check --json` said of the server's installation.",
+    help="What `soak runners check --json` said of the installation; else the config's.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON; docs/doctor.md has its keys.")
 def command(
@@ -116,14 +116,16 @@ def command(
         if url is None and path is None:
             raise configs.ConfigError("an address such as http://127.0.0.1:30000 is wanted, or --config FILE")
         config = _config(path, url, api_key_env, api_key_file)
+        record = runners_record or config.target.runners_record
         wanted = Wanted(
             config=config,
             key=config.target.api_key(),
             may_try=not reads_only and (config.target.loopback or allow_load or path is not None),
             why_not="--reads-only" if reads_only else f"{config.target.url} is not this machine",
+            how="repeat without --reads-only" if reads_only else "repeat with --allow-load",
             limit_s=configs.duration_s(limit),
             controls_needed=controls_needed(config.detect.p0_max),
-            record=None if runners_record is None else read(runners_record),
+            record=None if record is None else read(record),
             config_words="" if path is None else shlex.quote(str(path)),
         )
         report = asyncio.run(_until_interrupted(wanted))

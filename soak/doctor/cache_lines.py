@@ -145,9 +145,7 @@ def _states(g: Geometry, *, tried: bool) -> Line:
     track = "" if g.track_interval is None else f", by decode every {g.track_interval}"
     strategy = g.strategy or "the server names no strategy"
     if not tried:
-        return unknown(
-            "states", f"recurrent; {strategy}{track}; their grid is learned by trying", "allow a trial"
-        )
+        return ok("states", f"recurrent; {strategy}{track}; their grid is learned by trying")
     if g.state_grid == g.chunk:
         return ok("states", f"recurrent; {strategy}: kept by prefill at chunk ends ({g.chunk:,}){track}")
     return ok("states", f"recurrent; {strategy}: kept by prefill every {g.state_grid} tokens{track}")

@@ -33,15 +33,16 @@ class Wanted:
     """What is asked of the doctor.
 
     config: its target is looked at, its load is priced; key: of the server; may_try: whether requests may be
-    sent; why_not: in words, where they may not; limit_s: for reading and for trying, each; controls_needed:
-    until calibrated; config_words: how to name the config on a command line, "" without one; record: of
-    the server's installation, if there is one.
+    sent; why_not, how: why they may not, and how they may; limit_s: for reading and for trying, each;
+    controls_needed: until calibrated; config_words: how to name the config on a command line, "" without one;
+    record: of the server's installation, if there is one.
     """
 
     config: Config
     key: str | None = field(repr=False)
     may_try: bool
     why_not: str
+    how: str
     limit_s: float
     controls_needed: int
     config_words: str = ""
@@ -82,6 +83,7 @@ class _Visit:
         client.limits = ALONE if self._data_parallel == 1 else BEHIND_DATA_PARALLELISM
         self._tried: list[Line] = []
         self._reachable = True
+        self._learned: Target | None = None
 
     async def report(self) -> Report:
         """Everything, as a report."""
@@ -101,7 +103,7 @@ class _Visit:
         if target is not None:
             cache += [
                 cache_lines.deterministic_line(reads),
-                *cache_lines.geometry_lines(target, reads, tried=trial is not None),
+                *cache_lines.geometry_lines(target, reads, tried=self._learned is not None),
             ]
             priced, cost = load_lines.price_lines(
                 config,
@@ -146,6 +148,8 @@ class _Visit:
             self._tried.append(unknown("tried", words, "give it time with --limit, or wait until it is idle"))
         except OverLimit as error:
             self._tried.append(unknown("tried", f"stopped: {error}", "look at the lines above"))
+        if self._learned is not None:
+            return self._learned, None
         return await self._by_words(), None
 
     def _not_to_be_tried(self) -> Line | None:
@@ -159,7 +163,7 @@ class _Visit:
                 "tried",
                 f"nothing ({self._wanted.why_not}): whether cold is cold, warm is warm and namespaces are "
                 "kept apart is not known",
-                "repeat with --allow-load: at most "
+                f"{self._wanted.how}: at most "
                 f"{self._client.limits.requests} requests and {self._client.limits.tokens:,} tokens",
             )
         return None
@@ -167,14 +171,19 @@ class _Visit:
     async def _by_words(self) -> Target | None:
         """The target as far as its own words tell, with no request sent."""
         try:
-            return await examine(self._client, affordable_tokens=0)
+            async with asyncio.timeout(self._wanted.limit_s):
+                return await examine(self._client, affordable_tokens=0)
         except TargetUnusable as error:
             self._tried.append(self._refused(error))
-            return None
+        except TimeoutError:
+            words = f"told too little within {self._wanted.limit_s:g} s"
+            self._tried.append(unknown("told", words, "give it time with --limit, or look at its log"))
+        return None
 
     async def _by_requests(self) -> tuple[Target, Trial | None]:
         ranks = min(8, 1 if self._data_parallel == 1 else 2 * self._data_parallel)
         target = await examine(self._client, affordable_tokens=_PREFLIGHT_TOKENS // ranks)
+        self._learned = target
         self._tried.append(ok("namespaces", "kept apart by extra_key; logprob_start_len limits the match"))
         try:
             trial = await try_passes(self._client, target.geometry, self._data_parallel)

@@ -54,6 +54,7 @@ class Experiment:
         self._context = context
         self._name = f"soak-preflight-{secrets.token_hex(6)}"
         self._sent = 0
+        self._latest = self._name
         self._tries = 1
         self._words = np.random.Generator(np.random.Philox(secrets.randbits(64)))
         self._ids_below = 1000
@@ -69,7 +70,8 @@ class Experiment:
         except asyncio.CancelledError:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_ABORT_S):
-                    await self._client.abort(self._name)  # the prefix of all its rids, and of nobody else's
+                    # the one under way, by its whole name: with one tokenizer worker SGLang drops a prefix
+                    await self._client.abort(self._latest)
             raise
 
     async def _run(self, affordable_tokens: int, hybrid: bool | None, data_parallel: int) -> Findings:
@@ -239,4 +241,5 @@ class Experiment:
 
     def _rid(self) -> str:
         self._sent += 1
-        return f"{self._name}-{self._sent:04d}"
+        self._latest = f"{self._name}-{self._sent:04d}"
+        return self._latest

@@ -27,6 +27,7 @@ def wanted(
         key=key,
         may_try=may_try,
         why_not="not this machine",
+        how="repeat with --allow-load",
         limit_s=limit_s,
         controls_needed=60,
     )
