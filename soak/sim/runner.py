@@ -18,7 +18,7 @@ from soak.sim.config import SimConfig
 from soak.sim.graphs import DecodeGraphs, PrefillGraphs
 from soak.sim.inputs import DecodeInputs, ExtendInputs
 from soak.sim.model import Model, no_wait
-from soak.sim.numerics import F64, ExactNumerics, ProductionNumerics, log_softmax
+from soak.sim.numerics import F64, I64, ExactNumerics, ProductionNumerics, log_softmax
 from soak.sim.radix import there
 from soak.sim.request import Request
 
@@ -122,7 +122,7 @@ class Runner:
         if scored:
             temperatures = np.asarray([requests[i].sampling.temperature or 1.0 for i in scored])
             rows = self._log_softmax(logits[scored] / temperatures[:, None])
-            rows[np.arange(len(scored)), tokens[scored]] += self.numerics.outliers(len(scored))
+            _displace(rows, tokens[scored], self.numerics.outliers(len(scored)))
             for row, i in enumerate(scored):
                 sampled = there(out[i])
                 sampled.scores = _scores(rows[row], sampled.token, requests[i])
@@ -169,10 +169,19 @@ class Runner:
             return []
         rows = self._log_softmax(self.model.logits(hidden[first - chunk.start : end - chunk.start]))
         targets = request.prompt[first + 1 : end + 1]
-        rows[np.arange(len(rows)), targets] += self.numerics.outliers(len(rows))
+        _displace(rows, targets, self.numerics.outliers(len(rows)))
         if request.top_logprobs_num == 0 and request.token_ids_logprob is None:
             return [TokenScores(v) for v in rows[np.arange(len(rows)), targets].tolist()]
         return [_scores(row, int(t), request) for row, t in zip(rows, targets, strict=True)]
+
+
+def _displace(rows: F64, targets: I64, nats: F64) -> None:
+    """Move one token's logit in each row by so many nats; every row stays a distribution."""
+    for row in np.flatnonzero(nats):
+        token, shift = targets[row], nats[row]
+        total = np.log1p(np.exp(rows[row, token]) * np.expm1(shift))
+        rows[row, token] += shift
+        rows[row] -= total
 
 
 def _scores(logprobs: F64, token: int, request: Request) -> TokenScores:
