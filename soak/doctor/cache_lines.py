@@ -108,7 +108,7 @@ def _agreement(trial: Trial) -> Line:
         return bad(
             "agreement",
             f"the cache already says something else than a recompute: {figures}",
-            "this is what a soak looks for: run one to keep the evidence, and keep users off this server",
+            "keep users off this server; `soak run` looks for this, and keeps the evidence",
         )
     if max(warm.max_abs, cold.max_abs) >= _LOUD:
         return warn(

@@ -9,7 +9,7 @@ from soak.doctor.finding import Line, Mark, Report, State
 _SHOWN = {Mark.OK: "ok", Mark.WARN: "warn", Mark.UNKNOWN: "?", Mark.BAD: "BAD"}
 _WORDS = {
     State.READY: "READY for a soak",
-    State.UNFIT: "NOT to be soaked like this",
+    State.UNFIT: "NOT READY",
     State.PARTLY: "PARTLY known",
     State.UNUSABLE: "CANNOT be soaked",
 }

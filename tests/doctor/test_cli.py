@@ -67,7 +67,7 @@ async def test_exit_codes() -> None:
     async with running(SimConfig(disable_radix_cache=True)) as url:
         code, out, _ = await typed(url)
         assert code == 1
-        assert "NOT to be soaked like this" in out
+        assert "NOT READY" in out
     async with running(SimConfig()) as url:
         code, out, _ = await typed(url, "--reads-only")
         assert code == 3

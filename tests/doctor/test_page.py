@@ -24,7 +24,7 @@ def test_the_state_is_that_of_the_worst_line() -> None:
     assert report(unknown, bad, warn).state is State.UNFIT
     assert report(ok, usable=False).state is State.UNUSABLE
     assert headline(report(ok, warn, warn, unknown, bad)) == (
-        "http://127.0.0.1:30000: NOT to be soaked like this, 1 bad, 1 unknown, 2 warnings"
+        "http://127.0.0.1:30000: NOT READY, 1 bad, 1 unknown, 2 warnings"
     )
 
 
