@@ -70,6 +70,15 @@ class RunMetrics:
                 self.load.requests.labels(self._shape(shape), outcome.value)
             for probed in ProbeOutcome:
                 self.probe.probes.labels(self._shape(shape), ResumeKind.PREFILL.value, probed.value)
+            for counter in (
+                self.load.prompt_tokens,
+                self.load.completion_tokens,
+                self.load.cached_tokens,
+                self.load.retractions,
+                self.probe.tokens,
+                self.probe.evicted,
+            ):
+                counter.labels(self._shape(shape))
 
     def set_build_info(
         self, version: str, plan_version: str, fingerprint_digest: str, simulator: bool

@@ -60,6 +60,14 @@ def test_load(registry: CollectorRegistry, metrics: RunMetrics) -> None:
     assert value(registry, "soak_target_up") == 1
 
 
+def test_counters_of_the_workloads_shapes_are_there_from_the_start(
+    registry: CollectorRegistry, metrics: RunMetrics
+) -> None:
+    for name in ("soak_victims_evicted_total", "soak_retractions_total", "soak_cached_tokens_total"):
+        assert value(registry, name, shape="shared-prefix") == 0
+    assert value(registry, "soak_requests_total", shape="shared-prefix", outcome="timed_out") == 0
+
+
 def test_asked_and_delivered_follow_totals_and_never_fall(
     registry: CollectorRegistry, metrics: RunMetrics
 ) -> None:

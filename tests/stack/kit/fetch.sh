@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # fetch.sh DIR: put a real Prometheus and Alertmanager, with promtool and amtool, into DIR/bin and name their versions.
-# For Debian and its kin, without touching the system: packages are unpacked, never installed. The mirror is the one
-# that this machine's apt already uses. Newer releases come from the suites first named; whichever of them runs
-# on this machine is taken, down to the machine's own. SOAK_STACK_BIN=FOLDER uses binaries that are there already.
+# For Debian and its kin: packages are unpacked, never installed, but for the templates of Alertmanager, which Debian's
+# looks for in one place only. The mirror is the one that this machine's apt already uses. Newer releases come from the
+# suites first named; whichever of them runs on this machine is taken, down to the machine's own.
+# SOAK_STACK_BIN=FOLDER uses binaries that are there already.
 set -euo pipefail
 
 dir=${1:?usage: fetch.sh DIR}
@@ -28,6 +29,19 @@ runs() {
   done
 }
 
+# templates UNPACKED: put Alertmanager's templates where it will look for them, unless it brings or finds its own.
+templates() {
+  local place=/usr/share/prometheus/alertmanager name
+  if [ -e "$place/default.tmpl" ] || [ ! -d "$1$place" ]; then
+    return
+  fi
+  for name in "$1$place"/*.tmpl; do
+    install -D -m 644 "$name" "$place/$(basename "$name")" ||
+      fail "Debian's Alertmanager reads its templates from $place, which this user cannot write: " \
+        "run this once as root, or apt-get install prometheus-alertmanager"
+  done
+}
+
 if [ -n "${SOAK_STACK_BIN:-}" ]; then
   mkdir -p "$dir/bin"
   for name in "${programs[@]}"; do
@@ -41,6 +55,7 @@ mkdir -p "$dir"
 exec 9>"$dir/lock"
 flock 9
 if runs "$dir/bin"; then
+  templates "$(realpath "$(realpath "$dir/bin")/../..")"
   versions "$dir/bin"
   exit
 fi
@@ -76,6 +91,7 @@ for suite in "${suites[@]}"; do
   root=$dir/${suite:-own}
   rm -rf "$root"
   if get "$suite" "$root" >"$dir/fetch.log" 2>&1 && runs "$root/unpacked/usr/bin"; then
+    templates "$root/unpacked"
     ln -sfn "$root/unpacked/usr/bin" "$dir/bin"
     rm -rf "$root/lists" "$root/cache" "$root/debs"
     versions "$dir/bin"
