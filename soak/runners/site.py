@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -91,7 +92,13 @@ class Site:
         """
         try:
             answer = subprocess.run(
-                [python, "-c", _ASK], capture_output=True, text=True, timeout=_ANSWERS_S, check=False
+                [python, "-c", _ASK],
+                capture_output=True,
+                text=True,
+                timeout=_ANSWERS_S,
+                check=False,
+                # a folder here that happens to be called sglang is not what the server imports
+                env={**os.environ, "PYTHONSAFEPATH": "1"},
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise SiteError(f"{python}: cannot be asked where its sglang is: {error}") from error

@@ -1,0 +1,1 @@
+"""Checks and edits against SGLang's published wheels, which are downloaded and never committed."""
