@@ -62,8 +62,8 @@ PURE_MODULES = (
 )  # fmt: skip
 PURE_MAY_IMPORT = {
     "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "decimal", "enum", "fractions",
-    "functools", "hashlib", "heapq", "itertools", "json", "math", "numpy", "operator", "re", "soak", "string",
-    "struct", "sys", "textwrap", "types", "typing",
+    "functools", "hashlib", "heapq", "itertools", "json", "math", "numpy", "operator", "re", "shlex", "soak",
+    "string", "struct", "sys", "textwrap", "types", "typing",
 }  # fmt: skip
 DOES_IO = {"open", "print", "input", "exec", "eval", "__import__"}
 

@@ -22,7 +22,7 @@ from soak.incident.incident import Incident
 from soak.incident.journal_file import JournalUnusable
 from soak.incident.journal_ids import TraceUnavailable
 from soak.incident.journal_reader import JournalReader, UnknownIncident
-from soak.incident.rebuild import about_of, trace_of
+from soak.incident.rebuild import read_incident
 from soak.run.exit_code import ExitCode
 from soak.store.alarms import utc
 from soak.store.database import StateUnusable, Store
@@ -127,7 +127,7 @@ def explained(reader: JournalReader, name: str, said: dict[str, str]) -> str:
     """The words of ``show``. Raises UnknownIncident, JournalUnusable."""
     incident = reader.incident(name)
     try:
-        trace, about = trace_of(reader, incident.id), about_of(reader, incident.id)
+        trace, about = read_incident(reader, incident.id)
     except TraceUnavailable as error:
         return without_trace(incident, str(error), said.get(incident.id, ""))
     history = history_of(trace)
@@ -167,7 +167,7 @@ def export(
     try:
         reader = JournalReader(journal_file(state, out, journal))
         try:
-            write_bundle(folder, trace_of(reader, id), about_of(reader, id))
+            write_bundle(folder, *read_incident(reader, id))
         finally:
             reader.close()
     except _REFUSED as error:

@@ -26,14 +26,45 @@ def trace_of(journal: JournalReader, name: str) -> Trace:
     return read_trace(journal, name)[0]
 
 
-def read_trace(journal: JournalReader, name: str) -> tuple[Trace, list[str]]:
-    """The trace, and in sentences what could not be put into it. Raises as trace_of."""
+def about_of(journal: JournalReader, name: str) -> About:
+    """What a bundle of that incident says beside its trace. Raises as trace_of."""
+    return read_incident(journal, name)[1]
+
+
+def read_incident(journal: JournalReader, name: str) -> tuple[Trace, About]:
+    """Both, for the work of one. Raises as trace_of."""
     incident = journal.incident(name)
-    probe = probe_of(journal, incident)
-    if probe is None:
+    trace, notes = read_trace(journal, incident.id)
+    session = journal.session(_session(incident))
+    alarm = asdict(incident.alarm) | {"verdict": incident.alarm.verdict.value}
+    return trace, About(
+        seed=session.seed,
+        nonce=session.nonce,
+        run_id=session.run_id,
+        spec=session.spec,
+        spec_digest=session.spec_digest,
+        fingerprint=session.fields,
+        soak_version=session.soak_version,
+        alarm={**alarm, "probes": list(incident.alarm.probes), "id": incident.id},
+        evidence=incident.alarm.evidence,
+        notes=tuple(notes),
+    )
+
+
+def _session(incident: Incident) -> int:
+    if incident.session is None:
         raise TraceUnavailable(
             f"incident {incident.id}: no probe of it is in the journal, so it has no trace"
         )
+    return incident.session
+
+
+def read_trace(journal: JournalReader, name: str) -> tuple[Trace, list[str]]:
+    """The trace, and in sentences what could not be put into it. Raises as trace_of."""
+    incident = journal.incident(name)
+    probe = journal.probe(_session(incident), incident.number or 0)
+    if probe is None:
+        raise TraceUnavailable(f"incident {incident.id}: its probe is not in the journal any more")
     ids = SentIds(journal)
     ranges = () if incident.released_us is not None else incident.ranges
     rows = {row.seq: row for row in [*journal.prompts(ranges), *_own_rows(journal, ids, probe)]}
@@ -53,36 +84,6 @@ def read_trace(journal: JournalReader, name: str) -> tuple[Trace, list[str]]:
     if missing:
         notes.append(f"{len(missing)} prompts could not be made again and are left out: {missing[0]}")
     return Trace(sent, seen, case), notes
-
-
-def about_of(journal: JournalReader, name: str) -> About:
-    """What a bundle of that incident says beside its trace. Raises as trace_of."""
-    incident = journal.incident(name)
-    if incident.session is None:
-        raise TraceUnavailable(
-            f"incident {incident.id}: no probe of it is in the journal, so it has no trace"
-        )
-    session = journal.session(incident.session)
-    alarm = asdict(incident.alarm) | {"verdict": incident.alarm.verdict.value}
-    return About(
-        seed=session.seed,
-        nonce=session.nonce,
-        run_id=session.run_id,
-        spec=session.spec,
-        spec_digest=session.spec_digest,
-        fingerprint=session.fields,
-        soak_version=session.soak_version,
-        alarm={**alarm, "probes": list(incident.alarm.probes), "id": incident.id},
-        evidence=incident.alarm.evidence,
-        notes=tuple(read_trace(journal, name)[1]),
-    )
-
-
-def probe_of(journal: JournalReader, incident: Incident) -> ProbeRow | None:
-    """The probe that shows an incident, None where the journal has none."""
-    if incident.session is None or incident.number is None:
-        return None
-    return journal.probe(incident.session, incident.number)
 
 
 def _own_rows(journal: JournalReader, ids: SentIds, probe: ProbeRow) -> list[PromptRow]:
