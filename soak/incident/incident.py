@@ -90,7 +90,7 @@ def open_incident(db: sqlite3.Connection, stored: StoredAlarm, keep: Keep) -> No
             stored.id,
             stored.fingerprint,
             raised_us,
-            orjson.dumps(asdict(alarm) | {"verdict": alarm.verdict.value}).decode(),
+            json.dumps(asdict(alarm) | {"verdict": alarm.verdict.value}),  # takes any words of a server
             session,
             number,
             orjson.dumps(ranges).decode(),

@@ -17,18 +17,16 @@ Array = npt.NDArray[np.float64]
 def pack_ids(ids: TokenIds) -> bytes:
     """One byte that says how many bytes an id takes (2, 3 or 4), then the ids, little-endian; b"" for none.
 
-    Random ids do not compress; a vocabulary of 65,536 to 16 million needs three bytes each. Raises ValueError
-    for a negative id.
+    Random ids do not compress; a vocabulary of 65,536 to 16 million needs three bytes each. What a broken
+    server returns, negative ids among them, takes four.
     """
     if not len(ids):
         return b""
     low, high = int(ids.min()), int(ids.max())
-    if low < 0:
-        raise ValueError(f"the token id {low} is negative")
-    if high < 1 << 16:
+    if low >= 0 and high < 1 << 16:
         return b"\x02" + ids.astype("<u2").tobytes()
-    wide = ids.astype("<u4")
-    if high < 1 << 24:
+    wide = ids.astype("<i4")
+    if low >= 0 and high < 1 << 24:
         return b"\x03" + wide.view(np.uint8).reshape(-1, 4)[:, :3].tobytes()
     return b"\x04" + wide.tobytes()
 
@@ -44,7 +42,7 @@ def unpack_ids(packed: bytes | None) -> TokenIds:
         return np.frombuffer(body, "<u2").astype(np.int32)
     wide = np.zeros((len(body) // width, 4), np.uint8)
     wide[:, :width] = np.frombuffer(body, np.uint8).reshape(-1, width)
-    return wide.view("<u4").reshape(-1).astype(np.int32)
+    return wide.view("<i4").reshape(-1).astype(np.int32)
 
 
 def digest8(ids: TokenIds) -> bytes:

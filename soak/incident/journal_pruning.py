@@ -65,6 +65,7 @@ class Pruner:
         if not over and now_us - self._looked_us < _LOOK_EVERY_US:
             return []
         self._looked_us = now_us
+        before_cursor = self._cursor
         with self._file.in_words():
             if self._stale:
                 self._learn_incidents()
@@ -76,6 +77,8 @@ class Pruner:
                     self._others(table, column)
             if over:
                 self._db.execute("PRAGMA incremental_vacuum(256)").fetchall()
+        if self._cursor - before_cursor >= STEP_ROWS:
+            self._looked_us = 0  # there is more where that came from
         return said
 
     def _learn_incidents(self) -> None:

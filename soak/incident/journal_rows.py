@@ -44,10 +44,15 @@ class Clock:
         return self.offset_us + round(monotonic_s * 1e6)
 
 
+def storable(text: str) -> str:
+    """A server's words, cut, and without what is no text (a lone surrogate), which no database takes."""
+    return text[:_LONGEST_DETAIL].encode("utf-8", "replace").decode("utf-8")
+
+
 def _answered(answer: Answer, ids: TokenIds) -> tuple[Any, ...]:
     return (
         answer.outcome.value,
-        None if answer.ok else answer.detail[:_LONGEST_DETAIL],
+        None if answer.ok else storable(answer.detail),
         len(ids),
         answer.prompt_tokens,
         answer.completion_tokens,
@@ -137,7 +142,7 @@ def probe_facts(result: ProbeResult) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "shape": result.shape,
         "kind": result.kind.value,
-        "detail": result.detail[:_LONGEST_DETAIL],
+        "detail": storable(result.detail),
         "victim": [result.victim_index, result.victim_step, result.victim_part],
         "victim_age_s": _short(result.victim_age_s),
         "victim_tokens": result.victim_tokens,
@@ -145,7 +150,7 @@ def probe_facts(result: ProbeResult) -> dict[str, Any]:
         "resume_boundary": result.resume_boundary,
         "divergence": _figures(result.divergence),
         "control": _figures(result.control),
-        "control_note": result.control_note,
+        "control_note": storable(result.control_note),
         "cold_repeat": _figures(result.cold_repeat),
         "served": _figures(result.served),
         "confirmation": _figures(result.confirmation),

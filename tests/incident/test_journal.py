@@ -12,14 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from soak.drive.observation import Observation
 from soak.incident import journal_writer
 from soak.incident.journal_file import SCHEMA_VERSION, JournalFile, JournalUnusable, journal_path
 from soak.incident.journal_pruning import Keep
 from soak.incident.journal_reader import JournalReader
 from soak.incident.rebuild import read_trace
 from soak.incident.trace import Origin
+from soak.sglang.exchange import Answer, Outcome
 from tests.incident.journalled import KEEP, Run
 
 
@@ -186,6 +189,22 @@ async def test_passes_about_a_prompt_that_was_dropped_have_their_ids_all_the_sam
     assert trace.case.victim is None
     assert "is not in the journal" in notes[0]
     assert result.valid
+
+
+def test_a_broken_server_breaks_no_journal(path: Path) -> None:
+    run = Run(path)
+    (item,) = run.plan.items(0)[:1]
+    answer = Answer("r", Outcome.MALFORMED, "\udcff and \0 in " + 10_000 * "its words")
+    answer.output_ids = np.array([-1, 1 << 30], np.int32)
+    run.journal.observe_load(Observation(item, 0, np.arange(9, dtype=np.int32), 0.0, answer))
+    stored = run.alarm(1)
+    run.journal.alarm(replace(stored, alarm=replace(stored.alarm, evidence="\udcff")))
+    run.journal.close()
+    run.journal.tick()
+    (row,) = JournalReader(path).load_prompts(1, 0, 9)
+    assert row.output_ids.tolist() == [-1, 1 << 30]
+    assert row.detail.startswith("? and \0 in its words")
+    assert JournalReader(path).incidents()[0].alarm.evidence == "\udcff"
 
 
 def test_a_fault_of_the_journal_ends_the_run(path: Path) -> None:
