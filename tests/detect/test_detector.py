@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from soak.detect.detector import Detector
 from soak.detect.settings import DetectSettings
 from soak.detect.verdict import Alarm, Verdict
-from soak.oracle.probe import ProbeOutcome, ResumeKind
+from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
 from tests.detect.synthetic import ask_and_observe, calibrate, divergence, lost, probe
 
 SMOKE = DetectSettings(p0_max=0.2)
@@ -332,3 +333,37 @@ def test_another_version_of_the_state_is_refused() -> None:
 def test_a_kind_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="teleported"):
         Detector(SMOKE).wants_control("teleported")
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.floats(1e-7, 0.4)), min_size=1, max_size=60),
+    st.randoms(use_true_random=False),
+)
+def test_how_streams_interleave_does_not_change_the_evidence(
+    probes: list[tuple[str, float]], random: Random
+) -> None:
+    """The whole detector, both channels and the pairs: each stream in its own order, streams in any."""
+    made = [
+        probe(n, score, shape=shape, control=divergence(0.5 * score))
+        for n, (shape, score) in enumerate(probes)
+    ]
+    queues = {shape: [r for r in made if r.shape == shape] for shape in "abcd"}
+    mixed: list[ProbeResult] = []
+    while waiting := [shape for shape in "abcd" if queues[shape]]:
+        mixed.append(queues[random.choice(waiting)].pop(0))
+    reports = []
+    for order in (made, mixed):
+        detector = Detector(DetectSettings(p0_max=0.2))
+        for n in range(120):
+            detector.add_control(ResumeKind.PREFILL, divergence(1e-4), under_load=bool(n % 2))
+        for result in order:
+            detector.observe(result)
+        reports.append(detector.report())
+    plain, other = reports
+    assert plain.log_evidence == pytest.approx(other.log_evidence)
+    assert plain.log_sum == pytest.approx(other.log_sum)
+    assert plain.log_sum_paired == pytest.approx(other.log_sum_paired)
+    assert plain.log_sum_paired is not None
+    for stream, channels in plain.log_channels.items():
+        assert channels == pytest.approx(other.log_channels[stream])

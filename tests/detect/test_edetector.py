@@ -175,3 +175,26 @@ def test_ten_million_steps_neither_overflow_nor_turn_nan(share: float) -> None:
     for x in (0.0, 1.0, 0.0):
         detector.update("a", log_bet(x, 0.01))
         assert math.isfinite(detector.log_sum())
+
+
+@pytest.mark.slow
+def test_ten_million_updates_one_by_one() -> None:
+    """Quiet, then nothing but exceedances, then quiet again, against the closed form of each stretch."""
+    bound, stretches = 0.01, ((0.0, 3_000_000), (1.0, 4_000_000), (0.0, 3_000_000))
+    detector = EDetector(WEIGHTS)
+    wanted = [-math.inf] * len(SHARES)
+    for x, steps in stretches:
+        log_e = log_bet(x, bound)
+        for _ in range(steps):
+            detector.update("a", log_e)
+        # M_n = L^n M_0 + L + L^2 + ... + L^n
+        series = [
+            step + math.log(math.expm1(steps * step) / math.expm1(step))
+            if steps * step < 700.0
+            else steps * step - math.log(-math.expm1(-step))
+            for step in log_e
+        ]
+        wanted = [log_total([m + steps * e, s]) for m, e, s in zip(wanted, log_e, series, strict=True)]
+        held = [c - math.log(w) for c, w in zip(detector.log_components("a"), WEIGHTS, strict=True)]
+        assert held == pytest.approx(wanted, rel=1e-7, abs=1e-7)
+        assert math.isfinite(detector.log_sum())

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from soak.detect.detector import Detector
+from soak.detect.evidence import Evidence
 from soak.detect.settings import DetectSettings
 from soak.detect.verdict import Verdict
 from tests.detect.many_runs import Array, Draw, Indices, coins, run_lengths
@@ -73,6 +74,29 @@ NULLS = [at_the_bounds, heavy_tails, ties, bursts, drift, adversary]
 def test_false_alarms_are_at_least_a_run_length_apart(null: Draw) -> None:
     lengths = run_lengths(null, P0, M0, 100.0, runs=400, streams=STREAMS, steps=1500, seed=20)
     assert lengths.mean() >= 100.0
+
+
+@pytest.mark.parametrize("chance", ["at the bound", "ties", "in spells", "drifting"])
+def test_false_alarms_of_the_paired_sum_are_a_run_length_apart(chance: str) -> None:
+    """Its own detector, by the scalar arithmetic that runs use: worse than the control at most this often."""
+    share, asked, most = 0.62, 60.0, 600
+    rng = np.random.default_rng(24)
+    lengths = []
+    for _ in range(150):
+        evidence, length = Evidence(asked), most
+        for step in range(most):
+            likely = {
+                "at the bound": share,
+                "ties": 0.0 if step % 3 else share,
+                "in spells": share if step % 40 < 25 else 0.1,
+                "drifting": share * min(1.0, step / 100),
+            }[chance]
+            stream = f"shape-{step % STREAMS}/64/prefill"
+            if evidence.take_pair(step, stream, rng.random() < likely, share) is not None:
+                length = step + 1
+                break
+        lengths.append(length)
+    assert np.mean(lengths) >= asked
 
 
 @pytest.mark.slow
