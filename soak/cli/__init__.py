@@ -11,8 +11,10 @@ from soak import __version__
 _COMMANDS = {
     "doctor": "Look at a server before it is soaked, and say what to type next.",
     "run": "Soak a server and say whether its prefix cache tells the truth.",
+    "calibrate": "Learn beforehand what is normal on a server, and keep it for runs to come.",
     "alarms": "List alarms, of a state file or of a running soak.",
     "incidents": "List and explain what alarms have left in a journal; hand one on.",
+    "replay": "Send again what led to an incident, and say whether it happens again; shrink it.",
     "ack": "Acknowledge an alarm, or mute it.",
     "plan": "Print what a config would send, or what it would cost. Sends nothing.",
     "demo": "Soak the embedded simulator with a planted fault for a minute.",

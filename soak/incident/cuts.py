@@ -167,3 +167,36 @@ def _moved(trace: Trace, by: Callable[[int], int], at_us: int) -> Trace:
     )
     seen = tuple(replace(s, finished_us=s.finished_us + by(place)) for place, s in enumerate(trace.seen))
     return replace(trace, sent=sent, seen=seen, case=replace(trace.case, at_us=at_us))
+
+
+def history(trace: Trace) -> frozenset[int]:
+    """The victim and all that it goes on from."""
+    places, place = set(), trace.case.victim
+    while place is not None:
+        places.add(place)
+        place = trace.sent[place].parent
+    return frozenset(places)
+
+
+def since(trace: Trace, us: int) -> Trace:
+    """What was sent within so many microseconds before the case was asked, or later, and its history."""
+    asked = trace.case.at_us or max((s.finished_us for s in trace.seen), default=0)
+    return keep(trace, history(trace) | {p for p, s in enumerate(trace.sent) if s.sent_us >= asked - us})
+
+
+def latest(trace: Trace, prompts: int) -> Trace:
+    """The last so many prompts before the case was asked, and its history."""
+    asked = trace.case.at_us or max((s.sent_us for s in trace.sent), default=0)
+    before = [p for p, s in enumerate(trace.sent) if s.sent_us <= asked]
+    return keep(trace, history(trace) | set(before[len(before) - min(prompts, len(before)) :]))
+
+
+def most_at_once(trace: Trace) -> int:
+    """The most prompts that were in flight together."""
+    starts = [(s.sent_us, 1) for s in trace.sent]
+    ends = [(max(a.finished_us, s.sent_us) + 1, -1) for s, a in zip(trace.sent, trace.seen, strict=True)]
+    most = now = 0
+    for _, change in sorted(starts + ends):
+        now += change
+        most = max(most, now)
+    return most

@@ -17,7 +17,7 @@ from soak.incident.sequential import Sequential, rate_of
 from soak.incident.shrink import shrink
 from soak.incident.trace import Trace
 
-FIRST = 3
+FIRST = 2
 """Replays of the whole trace before anything is cut, if each reproduces."""
 MOST_FIRST = 12
 FINAL = 3

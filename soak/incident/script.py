@@ -184,7 +184,7 @@ def _sends(trace: Trace, order: Order) -> str:
     tokens = sum(len(s.ids) + s.max_new_tokens for s in trace.sent)
     return (
         f"Sends {len(trace.sent)} prompts in {len(order.requests)} requests, {tokens} tokens in all, then a "
-        f"question of {len(trace.case.ids)} tokens five times: what of it is cached, then twice warm and cold."
+        f"question of {len(trace.case.ids)} tokens five times: what is cached, then twice warm and cold."
     )
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from soak.incident import cuts
 from soak.incident.ddmin import fewer, growing, least
-from soak.incident.order import order_of, own_passes
+from soak.incident.order import Order, order_of
 from soak.incident.trace import Trace
 
 T = TypeVar("T")
@@ -34,7 +34,6 @@ def size(trace: Trace) -> tuple[int, int, int, int]:
 
 def shrink(trace: Trace) -> Trials:
     """The smallest trace that was found to do it; ``trace`` itself is taken to do it."""
-    trace = yield from _relevant(trace)
     trace = yield from _window(trace)
     while True:
         before = size(trace)
@@ -42,17 +41,6 @@ def shrink(trace: Trace) -> Trials:
             trace = yield from step(trace)
         if size(trace) == before:
             return trace
-
-
-def _relevant(trace: Trace) -> Trials:
-    """Without what came after the question, and its own passes."""
-    order, mine = order_of(trace), own_passes(trace)
-    late = {place for r in order.requests[order.probe_after :] for place in r.places}
-    places = [p for p in range(len(trace.sent)) if p not in late | mine or p == trace.case.victim]
-    if len(places) == len(trace.sent):
-        return trace
-    candidate = cuts.keep(trace, places)
-    return candidate if (yield candidate) else trace
 
 
 def _tried(
@@ -73,15 +61,13 @@ def _window(trace: Trace) -> Trials:
     victim = trace.case.victim
     of_victim = next((n for n, r in enumerate(order.requests) if victim in r.places), len(order.requests))
     numbers = tuple(range(len(order.requests)))
-    kept = yield from _tried(
-        growing(numbers, (of_victim, of_victim + 1, len(numbers))), lambda some: _of_requests(trace, some)
-    )
-    return _of_requests(trace, kept) if len(kept) < len(numbers) else trace
+    made = partial(_of_requests, trace, order, ())
+    kept = yield from _tried(growing(numbers, (of_victim, of_victim + 1, order.probe_after)), made)
+    return made(kept) if len(kept) < len(numbers) else trace
 
 
-def _of_requests(trace: Trace, numbers: tuple[int, ...]) -> Trace:
-    order = order_of(trace)
-    places = {place for number in numbers for place in order.requests[number].places}
+def _of_requests(trace: Trace, order: Order, fixed: tuple[int, ...], numbers: tuple[int, ...]) -> Trace:
+    places = {place for number in (*fixed, *numbers) for place in order.requests[number].places}
     if trace.case.victim is not None:
         places.add(trace.case.victim)
     return cuts.keep(trace, places)
@@ -89,11 +75,12 @@ def _of_requests(trace: Trace, numbers: tuple[int, ...]) -> Trace:
 
 def _requests(trace: Trace) -> Trials:
     """Fewer requests; of the victim's, the other prompts may go later."""
-    victim = trace.case.victim
-    numbers = tuple(n for n, r in enumerate(order_of(trace).requests) if victim not in r.places)
-    fixed = tuple(n for n, r in enumerate(order_of(trace).requests) if victim in r.places)
-    kept = yield from _tried(fewer(numbers), lambda some: _of_requests(trace, (*some, *fixed)))
-    return _of_requests(trace, (*kept, *fixed)) if len(kept) < len(numbers) else trace
+    order, victim = order_of(trace), trace.case.victim
+    fixed = tuple(n for n, r in enumerate(order.requests) if victim in r.places)
+    loose = tuple(n for n in range(len(order.requests)) if n not in fixed)
+    made = partial(_of_requests, trace, order, fixed)
+    kept = yield from _tried(fewer(loose), made)
+    return made(kept) if len(kept) < len(loose) else trace
 
 
 def _prompts(trace: Trace) -> Trials:
