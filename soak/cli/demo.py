@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.resources
+import shlex
 import socket
 import subprocess
 import sys
@@ -48,15 +49,19 @@ def _healthy(url: str) -> bool:
         return False
 
 
+def _sim_options(fault: str | None) -> list[str]:
+    room = ["--max-total-tokens", "65536", "--max-mamba-slots", "512"]  # for victims to grow old in
+    return ["--numerics", "production", *room, *(["--fault", fault] if fault else [])]
+
+
 @contextlib.contextmanager
 def simulator(fault: str | None) -> Iterator[str]:
     """A simulator on a free loopback port, stopped at the end whatever happens."""
     port = _free_port()
-    words = [sys.executable, "-m", "soak", "sim", "--port", str(port), "--numerics", "production"]
-    words += ["--max-total-tokens", "65536", "--max-mamba-slots", "512"]  # room for victims to grow old in
+    words = [sys.executable, "-m", "soak", "sim", "--port", str(port), *_sim_options(fault)]
     told = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe that nobody reads would stop a talkative child
     child = subprocess.Popen(
-        [*words, *(["--fault", fault] if fault else [])],
+        words,
         stdout=subprocess.DEVNULL,
         stderr=told,
         start_new_session=True,  # a Ctrl-C is for soak, which then stops its child itself
@@ -111,6 +116,11 @@ def command(*, fault: str, healthy: bool, duration: str | None, seed: int, out: 
         healthy_words = "200 OK" if _healthy(url) else "not OK"
     if summary is None:
         sys.exit(code)
+    if summary["incidents"]:
+        words = shlex.join(["soak", "sim", *_sim_options(planned), "--port", "30000"])
+        click.echo(
+            f"the demo's simulator is gone; for a replay start it again and name it with --target: {words}"
+        )
     verdict = Verdict(summary["verdict"])
     click.echo(f"the server's own health check, at the end: {healthy_words}")
     wanted = Verdict.CLEAN if healthy else Verdict.CORRUPT

@@ -204,7 +204,7 @@ def _server(told: Told) -> list[str]:
 def _known(found: Sequence[Candidate]) -> list[str]:
     if not found:
         return ["Known faults: none of the table fits."]
-    lines = ["Known faults that nothing rules out, those first of whose conditions most were seen to hold"]
+    lines = ["Known faults that nothing rules out, those first that fit how the state was written"]
     for one in found[:_MOST_CANDIDATES]:
         report = f" ({one.fault.report})" if one.fault.report else ""
         lines += wrapped("  ", f"{one.fault.name}{report}: {one.fault.title}.")

@@ -17,6 +17,7 @@ from soak.runners.faults import FAULTS, KnownFault
 from soak.runners.flags import SERVER_FLAGS
 
 _SHORT = 3  # tokens a short convolution reaches back
+_OF_DECODE = {"decode_past_interval", "ends_before_boundary"}  # they spoil what decode writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Candidate:
 
 
 def candidates(trace: Trace, history: History, about: About) -> list[Candidate]:
-    """Faults that fit, those with the most conditions seen first."""
+    """Faults that fit: of the way the state was written first, then those with most conditions seen."""
     said = _server_words(about.fingerprint)
     ruled_out: set[str] = set()
     if not about.fingerprint.get("simulator"):  # a simulator has the faults it was told to have
@@ -56,7 +57,13 @@ def candidates(trace: Trace, history: History, about: About) -> list[Candidate]:
                 tuple(c.words for c in fault.conditions if held[c.name] is None),
             )
         )
-    return sorted(found, key=lambda one: (-len(one.held), len(one.unseen)))
+    decoded = trace.case.kind is ResumeKind.DECODE
+
+    def rank(one: Candidate) -> tuple[bool, int, int]:
+        of_decode = any(condition.name in _OF_DECODE for condition in one.fault.conditions)
+        return of_decode is not decoded, -len(one.held), len(one.unseen)
+
+    return sorted(found, key=rank)
 
 
 def _of_this_kind(fault: KnownFault, outcome: ProbeOutcome) -> bool:
