@@ -25,7 +25,7 @@ def soak(*words: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-COMMANDS = ("doctor", "run", "alarms", "ack", "plan", "demo", "sim", "bench")
+COMMANDS = ("doctor", "run", "calibrate", "alarms", "ack", "plan", "demo", "sim", "bench")
 
 
 @pytest.mark.parametrize("words", [["--help"], *([[name, "--help"] for name in COMMANDS])])
@@ -45,6 +45,11 @@ def test_every_command_explains_itself(words: list[str]) -> None:
         (["run", "--shard", "4/4"], 2, "run.shard 4"),
         (["run", "--target", "http://127.0.0.1:1", "--out", "OUT"], 4, "cannot be reached"),
         (["run", "--target", "http://127.0.0.1:1", "--state", __file__], 2, "run.state: "),
+        (["calibrate"], 2, "run.state: a calibration must be kept in something"),
+        (["calibrate", "--state", "x", "--within", "soon"], 2, "--within: a duration"),
+        (["calibrate", "--state", "x", "--p0-max", "2"], 2, "detect.p0_max: given 2.0"),
+        (["calibrate", "--state", "x", "--url", "http://192.0.2.1:1"], 2, "target.allow_load"),
+        (["calibrate", "--url", "http://127.0.0.1:1", "--state", __file__], 2, "run.state: "),
         (["plan", "--shard", "x/y"], 2, "--shard x/y"),
         (["sim", "--fault", "teapot", "--port", "0"], 2, "teapot"),
         (["brew"], 2, "No such command"),
