@@ -117,7 +117,7 @@ def command(*, fault: str, healthy: bool, duration: str | None, seed: int, out: 
     if summary is None:
         sys.exit(code)
     if summary["incidents"]:
-        words = shlex.join(["soak", "sim", *_sim_options(planned), "--port", "30000"])
+        words = shlex.join(["soak", "sim", *_sim_options(planted), "--port", "30000"])
         click.echo(
             f"the demo's simulator is gone; for a replay start it again and name it with --target: {words}"
         )

@@ -25,7 +25,7 @@ def soak(*words: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-COMMANDS = ("doctor", "run", "calibrate", "alarms", "ack", "plan", "demo", "sim", "bench")
+COMMANDS = ("doctor", "run", "calibrate", "alarms", "incidents", "ack", "plan", "demo", "sim", "bench")
 
 
 @pytest.mark.parametrize("words", [["--help"], *([[name, "--help"] for name in COMMANDS])])
