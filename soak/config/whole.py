@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from soak.config.detect import Detect
+from soak.config.grafana import Grafana
 from soak.config.journal import Journal
 from soak.config.limits import Budget, Stop, Thresholds
 from soak.config.metrics import Metrics
@@ -32,6 +33,7 @@ class Config(Section):
     detect: Detect = Field(default_factory=Detect)
     thresholds: Thresholds = Field(default_factory=Thresholds)
     metrics: Metrics = Field(default_factory=Metrics)
+    grafana: Grafana = Field(default_factory=Grafana)
     journal: Journal = Field(default_factory=Journal)
 
     @model_validator(mode="after")

@@ -317,6 +317,13 @@ class VerdictFamilies:
             "Digest of the server's fingerprint, and whether it is the simulator.",
             registry=registry,
         )
+        self.annotations = Counter(
+            "soak_grafana_annotations_total",
+            "Annotations for Grafana by outcome: sent, or dropped since it was down too long or refused "
+            "them.",
+            ["outcome"],
+            registry=registry,
+        )
         self.runner_fix = Info(
             "soak_server_runner_fix",
             "What the server's installation has of a known fault, by the record of its image.",

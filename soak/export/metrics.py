@@ -55,6 +55,7 @@ class RunMetrics:
         self._shape, self._reason = BoundedLabel(64), BoundedLabel(32)
         self._stream, self._conjunction = BoundedLabel(1024), BoundedLabel(128)
         self._channel, self._kind, self._budget = BoundedLabel(64), BoundedLabel(16), BoundedLabel(16)
+        self._outcome = BoundedLabel(4)
         self._started_s = 0.0
         self._totals: dict[tuple[str, str], int] = {}
         self._known: set[tuple[int, str]] = set()
@@ -240,6 +241,10 @@ class RunMetrics:
     def set_budget_used(self, budget: str, ratio: float) -> None:
         """Share in use of one named budget; 1 is all of it."""
         self.load.budget_used.labels(self._budget(budget)).set(ratio)
+
+    def count_annotation(self, outcome: str) -> None:
+        """An annotation for Grafana was sent or dropped. May be called from another thread."""
+        self.judged.annotations.labels(self._outcome(outcome)).inc()
 
     def loop_lag(self, seconds: float) -> None:
         """One measurement of how late the event loop woke up."""

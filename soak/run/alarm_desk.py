@@ -60,6 +60,8 @@ class AlarmDesk:
         self._failing = ""
         self.probes = 0
         self.saved_s = 0.0
+        self.on_alarm: Callable[[StoredAlarm], None] = lambda _stored: None  # told of each one raised
+        self.on_ack: Callable[[StoredAlarm], None] = lambda _stored: None  # told of each decision on one
 
     def start(self) -> None:
         """Take up what an earlier run of the same server left. Raises ConfigError for what does not fit."""
@@ -110,6 +112,7 @@ class AlarmDesk:
         """An alarm that the detectors just made: under an id, and on the disk when this returns."""
         stored = self._adopt(alarm)
         self._settle(self._write())
+        self.on_alarm(stored)
         return stored
 
     def standing(self) -> list[StoredAlarm]:
@@ -183,7 +186,10 @@ class AlarmDesk:
                 if stored.alarm in self._detector.alarms:
                     self._detector.acknowledge(stored.alarm)
                 self._unapplied.add(stored.id)
+            before = self._alarms.get(stored.id)
             self._alarms[stored.id] = stored
+            if before is not None and stored.ack is not None and stored.ack != before.ack:
+                self.on_ack(stored)
 
     # Writing
 

@@ -25,6 +25,7 @@ from soak.oracle.probe import ProbeResult
 from soak.oracle.prober import Standalone
 from soak.plan.spec import PLAN_VERSION
 from soak.run.alarms_api import AlarmsApi
+from soak.run.annotating import annotated
 from soak.run.connecting import client_for, refuse_if_busy, unless_stopped
 from soak.run.exit_code import exit_code
 from soak.run.identity import Identity, identify
@@ -86,6 +87,7 @@ class SoakRun:
 
     async def _run(self, stop: asyncio.Event, store: Store, token: str | None) -> dict[str, Any]:
         config = self._config
+        config.grafana.token()  # a mistake in it is said before anything is sent
         mended = ServerRecord.of(config)
         async with client_for(config) as client:
             target = mended.join(await unless_stopped(examine(client), stop))
@@ -110,7 +112,8 @@ class SoakRun:
                 parts.record.metrics.set_runner_fixes(mended.states)
                 exposition = await self._expose(target, parts, token)
                 try:
-                    return await self._soak(parts, stop, target, identity)
+                    async with annotated(config.grafana, parts.desk, parts.record):
+                        return await self._soak(parts, stop, target, identity)
                 finally:
                     await parts.session.abort_outstanding(_KILL_S)
                     if exposition is not None:

@@ -169,3 +169,4 @@ def every_metric(metrics: RunMetrics) -> None:
     metrics.set_journal(900, 1, 300_000)
     metrics.set_budget_used("probe_share", 0.25)
     metrics.loop_lag(0.003)
+    metrics.count_annotation("sent")

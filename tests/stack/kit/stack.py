@@ -145,7 +145,7 @@ def start_soak(name: str, fault: str | None, folder: Path, keep: ExitStack) -> S
     config["budget"] |= {"in_flight": 10, "tokens_per_second": 20000}
     config["metrics"] = {"port": free_port()}
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(config))
-    command = [*python, "run", folder / f"{name}.yaml", "--out", folder / f"out-{name}"]
+    command: list[str | Path] = [*python, "run", folder / f"{name}.yaml", "--out", folder / f"out-{name}"]
     soak = Program(f"soak-{name}", command, folder, env)
     keep.callback(soak.stop)
     return Soak(simulator, soak, server, f"127.0.0.1:{config['metrics']['port']}", folder / f"{name}.sqlite")
