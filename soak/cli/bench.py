@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 
@@ -30,3 +33,55 @@ def sim(*, as_json: bool) -> None:
                     f"prefill {speed.prefill_tokens_per_s:9,.0f} tokens/s  "
                     f"decode at batch 8 {speed.decode_tokens_per_s:9,.0f} tokens/s"
                 )
+
+
+@command.command()
+@click.option(
+    "--records",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("soak-runs/bench-detect"),
+    show_default=True,
+    help="Folder of the recorded probes; what is there already is not recorded again.",
+)
+@click.option("--reduced", is_flag=True, help="A few probes of everything, for CI.")
+@click.option(
+    "--jobs", type=click.IntRange(1, 256), default=2, show_default=True, help="Recording processes."
+)
+@click.option("--json", "as_json", is_flag=True, help="All figures as one JSON object.")
+@click.option(
+    "--page", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Put the tables in."
+)
+@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw one run as SVG.")
+def detect(
+    *, records: Path, reduced: bool, jobs: int, as_json: bool, page: Path | None, picture: Path | None
+) -> None:
+    """Grade the detectors: probes until each known fault is found, and false alarms on clean servers.
+
+    Faults and clean servers are simulated and probed once; every rule is graded on that record. Stopped, it
+    goes on where it was. Exit code 1: a fault was not found, or a clean server alarmed.
+    """
+    from soak.bench.detect import bench
+    from soak.bench.detect.outcome import BOOTSTRAPPED
+
+    plan = bench.REDUCED if reduced else bench.FULL
+    try:
+        done = bench.bench(
+            records,
+            plan,
+            jobs=jobs,
+            bootstrapped=bench.REDUCED_BOOTSTRAPPED if reduced else BOOTSTRAPPED,
+            command="soak bench detect --reduced" if reduced else "soak bench detect",
+            date=f"{datetime.now(UTC):%Y-%m-%d}",
+            say=lambda words: click.echo(words, err=True),
+        )
+        if page is not None:
+            bench.write_page(page, done)
+    except (RuntimeError, ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    if picture is not None:
+        picture.write_text(bench.picture(records, plan), encoding="utf-8")
+    click.echo(json.dumps(done.as_dict(), indent=1) if as_json else done.markdown)
+    for words in done.lost:
+        click.echo(f"not as it should be: {words}", err=True)
+    if done.lost:
+        sys.exit(1)
