@@ -247,7 +247,6 @@ def _variables(known_by: str) -> list[Json]:
             "label": name.capitalize(),
             "type": "query",
             "datasource": PROMETHEUS,
-            "definition": query,
             "query": {"query": query, "refId": f"variable-{name}", "qryType": 1},
             "refresh": 2,
             "sort": 1,
@@ -266,7 +265,7 @@ def _variables(known_by: str) -> list[Json]:
         "label": "Data source",
         "type": "datasource",
         "query": "prometheus",
-        "current": {},
+        "current": {"selected": False, "text": "Prometheus", "value": "soak-prometheus"},
         "hide": 0,
         "includeAll": False,
         "multi": False,
@@ -292,18 +291,25 @@ def _annotations() -> list[Json]:
         "hide": False,
         "iconColor": "red",
         "type": "tags",
-        "target": {"type": "tags", "tags": ["soak"], "matchAny": True, "limit": 100},
+        "target": {
+            "refId": "Annotation",
+            "type": "tags",
+            "tags": ["soak"],
+            "matchAny": True,
+            "limit": 100,
+        },
     }
+    appeared = (
+        f"(sum by (channel, shape, verdict) ({sel('soak_alarms')}) > 0)"
+        f" unless (sum by (channel, shape, verdict) ({sel('soak_alarms')} offset 1m) > 0)"
+    )
     raised = {
         "name": "Alarms raised",
         "datasource": PROMETHEUS,
         "enable": True,
         "hide": False,
         "iconColor": "orange",
-        "expr": (
-            f"(sum by (channel, shape, verdict) ({sel('soak_alarms')}) > 0)"
-            f" unless (sum by (channel, shape, verdict) ({sel('soak_alarms')} offset 1m) > 0)"
-        ),
+        "target": {"refId": "Annotation", "expr": appeared},
         "step": "60s",
         "titleFormat": "{{verdict}} by {{channel}}",
         "textFormat": "{{shape}}",
