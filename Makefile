@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint format slow real-sglang test-real test-runners clean setup setup-dev
+.PHONY: help demo test lint format slow real-sglang test-real test-runners test-stack clean setup setup-dev
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -41,6 +41,9 @@ test-real: setup-dev real-sglang ## soak real SGLang servers on the CPU
 
 test-runners: setup-dev real-sglang ## check and mend SGLang's published wheels (downloads them)
 	$(BIN)/python -m pytest -m wheels tests/runners $(ARGS)
+
+test-stack: setup-dev ## soak the simulator under a real Prometheus and Alertmanager (fetches them)
+	$(BIN)/python -m pytest -m stack tests/stack $(ARGS)
 
 setup: ## the environment soak runs in
 	@PYTHON='$(PYTHON)' deploy/setup-venv.sh '$(VENV)'
