@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from soak.oracle.coarsened import ROUNDING, CoarsenedKL, Listed, coarsened_kl, kl_bounds
 from soak.sglang.exchange import Candidates
+from tests.sim.asking import direct
 
 Array = npt.NDArray[np.float64]
 
@@ -144,3 +145,32 @@ def test_other_tokens_are_refused() -> None:
     )
     with pytest.raises(ValueError, match="not of the same tokens"):
         kl_bounds(nothing, nothing)
+
+
+@pytest.mark.parametrize("fault", ["middle-truncated", "state-not-restored"])
+def test_on_a_simulated_server_more_candidates_tell_more_and_never_too_much(fault: str) -> None:
+    """Against the divergence over the whole vocabulary, which a simulator can be asked for."""
+    sim = direct(faults=(fault,))
+    ids = np.random.default_rng(3).integers(10, 1000, 240).tolist()
+    sim.ask(ids[:200])
+    passes = []
+    for namespace in (None, "cold"):
+        request = sim.send(ids, 0, 200, namespace)
+        request.top_logprobs_num, request.token_ids_logprob = 20, tuple(range(1000))
+        sim.drain()
+        assert request.inputs is not None
+        passes.append(request.inputs)
+    warm, cold = (np.array(inputs.picked) for inputs in passes)
+    true = np.sum(np.exp(cold) * (cold - warm), axis=1)
+    standing, means = np.array(ids[201:], np.int32), []
+    for k in (0, 1, 2, 5, 10, 20):
+        both = []
+        for inputs in passes:
+            best = np.array([row[1][:k] for row in inputs.top], np.int32).reshape(standing.size, k)
+            logprobs = np.array([row[0][:k] for row in inputs.top]).reshape(standing.size, k)
+            both.append(Listed(standing, np.array(inputs.chosen), Candidates(best, logprobs)))
+        bounds = kl_bounds(both[1], both[0])
+        assert (bounds <= true + 1e-9).all()
+        means.append(float(bounds.mean()))
+    assert means == sorted(means)
+    assert means[3] > 0.1  # of 1.4 and 1.5 nats; five candidates hold a third of the probability here
