@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint format slow real-sglang test-real test-runners test-stack clean setup setup-dev
+.PHONY: help demo test lint format slow real-sglang test-real test-runners test-stack test-compose secrets clean setup setup-dev
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -40,10 +40,17 @@ test-real: setup-dev real-sglang ## soak real SGLang servers on the CPU
 	$(BIN)/python -m pytest -m real_sglang tests/real_sglang $(ARGS)
 
 test-runners: setup-dev real-sglang ## check and mend SGLang's published wheels (downloads them)
-	$(BIN)/python -m pytest -m wheels tests/runners $(ARGS)
+	$(BIN)/python -m pytest -m wheels tests/runners tests/deploy $(ARGS)
 
 test-stack: setup-dev ## soak the simulator under a real Prometheus and Alertmanager (fetches them)
 	$(BIN)/python -m pytest -m stack tests/stack $(ARGS)
+
+test-compose: setup-dev ## bring up the shipped compose file in a container engine of its own (root, Debian)
+	@SETUP_PYTHON='$(BIN)/python' tests/compose/kit/setup.sh || { [ $$? = 3 ] && exit 0 || exit 1; } && \
+	  $(BIN)/python -m pytest -m compose tests/compose $(ARGS)
+
+secrets: ## the files that docker-compose.yml wants, those that are missing
+	@deploy/make-secrets.sh
 
 setup: ## the environment soak runs in
 	@PYTHON='$(PYTHON)' deploy/setup-venv.sh '$(VENV)'

@@ -23,7 +23,9 @@ _KEPT = (
     "srt/mem_cache/unified_cache_components/swa_component.py",
     "srt/disaggregation/decode.py",
     "srt/environ.py",
+    "srt/server_args.py",
 )
+_KEPT_FOLDERS = ("srt/arg_groups/",)
 _OTHER_PYTHON = (
     "--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--abi", "none",
     "--platform", "manylinux_2_34_x86_64", "--platform", "any",
@@ -34,12 +36,13 @@ _OTHER_PYTHON = (
 def release(version: str) -> Path:
     """A folder with what is kept of this release's wheel. Raises AssertionError if it cannot be had."""
     folder = CACHE / version
-    if not (folder / "complete").is_file():
+    stamp, kept = folder / "complete", "\n".join((*_KEPT, *_KEPT_FOLDERS))
+    if not (stamp.is_file() and stamp.read_text(encoding="utf-8") == kept):
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
             made = Path(scratch) / version
             _unpack(_download(version, Path(scratch)), made)
-            (made / "complete").touch()
+            (made / stamp.name).write_text(kept, encoding="utf-8")
             shutil.rmtree(folder, ignore_errors=True)
             made.rename(folder)
     return folder
@@ -70,6 +73,8 @@ def _unpack(wheel: Path, to: Path) -> None:
         kept = [
             name
             for name in archive.namelist()
-            if name.removeprefix("sglang/") in _KEPT or name.endswith(".dist-info/METADATA")
+            if (inner := name.removeprefix("sglang/")) in _KEPT
+            or inner.startswith(_KEPT_FOLDERS)
+            or name.endswith(".dist-info/METADATA")
         ]
         archive.extractall(to, kept)
