@@ -88,6 +88,13 @@ def bursts() -> dict[str, dict[str, Any]]:
     }
 
 
+def state_of(soak: Soak, out: Path) -> Path:
+    """Its state file; the journal lies beside it, and one run at a time has it."""
+    folder = out / (soak.state or soak.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / "state.sqlite"
+
+
 def start(soak: Soak, out: Path) -> subprocess.Popen[bytes]:
     """The soak as a process of its own, as a user would type it."""
     folder = out / soak.name
@@ -99,7 +106,7 @@ def start(soak: Soak, out: Path) -> subprocess.Popen[bytes]:
             "duration": f"{soak.seconds}s",
             "drain": "5s",
             "seed": 1,
-            "state": str(out / f"{soak.state or soak.name}.sqlite"),
+            "state": str(state_of(soak, out)),
         },
         "metrics": {"port": None},
     }
@@ -168,6 +175,56 @@ def run(soaks: Sequence[Soak], out: Path) -> list[dict[str, Any]]:
     return found
 
 
+def say(command: Sequence[str], within_s: float) -> tuple[int, str]:
+    """Run a command, print what it said at its end; (exit code, all of it)."""
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=within_s, check=False
+        )
+        code, said = done.returncode, done.stdout.decode(errors="replace")
+    except subprocess.TimeoutExpired as late:
+        code, said = 124, (late.stdout or b"").decode(errors="replace")
+    print(
+        f"$ {' '.join(command[1:])}\n{said[-2500:]}\n(exit {code}, {time.monotonic() - began:.0f} s)",
+        flush=True,
+    )
+    return code, said
+
+
+def hand_over(found_by: Soak, elsewhere: Server, out: Path) -> None:
+    """The way of an incident: list, export, replay, minimise, emit, and the script on both servers."""
+    soak, state, faulty = [sys.executable, "-m", "soak"], state_of(found_by, out), found_by.server
+    _, said = say([*soak, "incidents", "--state", str(state), "--json"], 60)
+    try:
+        incident = json.loads(said)[0]["id"]
+    except (ValueError, LookupError):
+        print("no incident to hand over", flush=True)
+        return
+    bundle, small, script = out / "bundle", out / "small", out / "repro.py"
+    say([*soak, "incidents", "export", incident, str(bundle), "--state", str(state)], 60)
+    say(
+        [
+            *soak,
+            "replay",
+            "--bundle",
+            str(bundle),
+            "--target",
+            faulty.url,
+            "--repeat",
+            "2",
+            "--window",
+            "20s",
+        ],
+        120,
+    )
+    minimise = ["--minimize", "--budget", "70s", "--to", str(small), "--emit", str(script), "--window", "5s"]
+    say([*soak, "replay", "--bundle", str(bundle), "--target", faulty.url, *minimise], 150)
+    for server in (faulty, elsewhere):
+        say([sys.executable, str(script), server.url], 60)
+    say([*soak, "replay", "--bundle", str(small), "--target", elsewhere.url, "--repeat", "5"], 60)
+
+
 def kinds_of_lab(given: argparse.Namespace) -> tuple[list[Server], list[list[Soak]]]:
     """The servers and the soaks, in rounds that run one after the other."""
     base, seconds = given.base, given.seconds
@@ -199,6 +256,12 @@ def kinds_of_lab(given: argparse.Namespace) -> tuple[list[Server], list[list[Soa
             )
         rounds.append([Soak("released-every-shape", healthy, 3 * seconds // 2, every_shape())])
         return [healthy, faulty], rounds
+    if given.lab == "handover":
+        healthy = falcon("healthy-no-overlap", 31004, [], "--disable-overlap-schedule")
+        faulty = falcon("bug32555-no-overlap", 31005, [variants / "bug32555"], "--disable-overlap-schedule")
+        return [healthy, faulty], [
+            [Soak(f"{s.name}-3", s, seconds, decode_seeded(3)) for s in (healthy, faulty)]
+        ]
     if given.lab == "rows":
         absent = inkling("without34184", 31010)
         present = inkling("with34184", 31011, [variants / "fix34184"])
@@ -211,7 +274,7 @@ def kinds_of_lab(given: argparse.Namespace) -> tuple[list[Server], list[list[Soa
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if every server came up; the figures are for people to judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("lab", choices=("decode", "rows"))
+    parser.add_argument("lab", choices=("decode", "handover", "rows"))
     parser.add_argument("--base", type=Path, required=True)
     parser.add_argument("--fa4", type=Path, default=Path("fa4"))
     parser.add_argument("--variants", type=Path, default=Path("variants"))
@@ -226,6 +289,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for soaks in rounds:
             found += run([s for s in soaks if s.server in ready], given.out)
             (given.out / "figures.json").write_text(json.dumps(found, indent=1))
+        if given.lab == "handover" and len(ready) == 2:
+            hand_over(rounds[0][1], servers[0], given.out)
         for server in ready:
             print(server.name, "prefill batches by (sequences, graph):", server.prefill_batches(), flush=True)
         return 0 if len(ready) == len(servers) else 1
