@@ -32,12 +32,15 @@ from soak.incident.minimise import NotReproducedError, about_minimised
 from soak.incident.order import Speed
 from soak.incident.player import Manner
 from soak.incident.readings import Readings, ReadingsError
-from soak.incident.rebuild import about_of, trace_of
+from soak.incident.rebuild import read_incident
 from soak.incident.script import ScriptError, write_script
 from soak.incident.trace import Trace
 from soak.run.exit_code import ExitCode
 from soak.run.replanning import read_run, refuse_other_plan, refuse_other_seed
 from soak.run.replaying import Replayed, Replaying, Wanted
+
+_AT_LEAST_S = 10.0  # of a plan that is run again until an incident
+_AFTER_S = 5.0
 
 _REFUSED = (ConfigError, BundleError, JournalUnusable, UnknownIncident, ReadingsError, ScriptError)
 
@@ -59,8 +62,22 @@ def from_journal(path: Path, name: str) -> Source:
             found = reader.incident(name)
         except UnknownIncident as error:
             there = ", ".join(incident.id for incident in reader.incidents()) or "none"
-            raise UnknownIncident(f"{error}; there: {there}") from None
-        return Source(trace_of(reader, found.id), about_of(reader, found.id), f"incident-{found.id}")
+            raise UnknownIncident(f"{error}. There are: {there}") from None
+        return Source(*read_incident(reader, found.id), f"incident-{found.id}")
+    finally:
+        reader.close()
+
+
+def run_of(path: Path, name: str) -> tuple[dict[str, Any], float]:
+    """Of an incident's run: what its run.json says, and the seconds until the alarm."""
+    reader = JournalReader(path)
+    try:
+        found = reader.incident(name)
+        if found.session is None:
+            raise TraceUnavailable(f"incident {found.id}: the journal does not know its run")
+        row = reader.session(found.session)
+        known = {"run_id": row.run_id, "seed": row.seed, "nonce": row.nonce, "spec": row.spec}
+        return {**known, "spec_digest": row.spec_digest}, (found.raised_us - row.started_us) / 1e6
     finally:
         reader.close()
 
@@ -166,7 +183,13 @@ class _Chosen:
         if not self._traced:
             return self._whole_plan()
         given = self._given
-        source = self._source()
+        try:
+            source = self._source()
+        except TraceUnavailable as error:
+            if given["seed"] is None or self._path is None:
+                raise
+            self._say(f"{error}: the plan is run again instead, from its start until then")
+            return self._whole_plan()
         refuse_other_seed(given["seed"], source.about.seed, source.name)
         trace = windowed(source.trace, given["window"])
         if given["minimise"]:
@@ -253,10 +276,18 @@ class _Chosen:
                 "--seed: a seed means the same plan only with the config of the run, and none was given: add "
                 "CONFIG"
             )
-        known = read_run(given["out"] / "run.json") if given["out"] else None
+        known: dict[str, Any] | None = None
+        duration = config.run.duration
+        if given["incident"]:
+            file = journal_file(given["state"], given["out"], given["journal"])
+            known, until_s = run_of(file, given["incident"])
+            duration = min(duration, max(_AT_LEAST_S, until_s + _AFTER_S))
+        elif given["out"]:
+            known = read_run(given["out"] / "run.json")
         if known is not None:
-            refuse_other_seed(given["seed"], known["seed"], str(given["out"]))
-            run_stoppable(lambda stop: refuse_other_plan(config, known, stop))
+            run = known
+            refuse_other_seed(given["seed"], run["seed"], f"run {run['run_id']}")
+            run_stoppable(lambda stop: refuse_other_plan(config, run, stop))
         if given["exact_ids"] and known is None:
             raise ConfigError("--exact-ids: the run's nonce is wanted for that: name its folder with --out")
         codes = []
@@ -264,7 +295,9 @@ class _Chosen:
             folder = run_id_folder().with_name(f"{run_id_folder().name}-replay-{number + 1}")
             nonce = known["nonce"] if known is not None and given["exact_ids"] else None
             again = config.model_copy(
-                update={"run": config.run.model_copy(update={"nonce": nonce, "state": None})}
+                update={
+                    "run": config.run.model_copy(update={"nonce": nonce, "state": None, "duration": duration})
+                }
             )
             code, _ = soak(again, folder, command=f"soak replay --seed {given['seed']} {self._path}")
             if code not in (ExitCode.CLEAN, ExitCode.CORRUPT, ExitCode.INCONCLUSIVE, ExitCode.LOAD):

@@ -35,28 +35,23 @@ class ScriptError(Exception):
 
 
 _CODE = string.Template('''\
-#!/usr/bin/env python3
 """$title
+$where
 $sends
-
-Usage: python3 $name [URL] [--exact-ids]   (URL: http://127.0.0.1:30000; the key: SGLANG_API_KEY)
-Ids are shuffled anew in every run, so that nothing is cached before; --exact-ids sends the recorded ones.
-Exit: 0 PASS (the prefix cache tells the truth), 1 FAIL, 2 cannot tell."""
+Usage: python3 $name [URL] [--exact-ids]; URL: http://127.0.0.1:30000 by default; key: SGLANG_API_KEY
+Ids are other ones in every run (--exact-ids: the recorded ones). Exit: 0 PASS, 1 FAIL, 2 cannot tell."""
 import json, os, random, sys, threading, time, urllib.request
-
 URL = ([word for word in sys.argv[1:] if word[0] != "-"] or ["http://127.0.0.1:30000"])[0].rstrip("/")
 RUN, KEY = "repro-%016x-" % random.SystemRandom().getrandbits(64), os.environ.get("SGLANG_API_KEY")
 HEADERS = dict({"Content-Type": "application/json"}, **({"Authorization": "Bearer " + KEY} if KEY else {}))
 STAY = type("Stay", (urllib.request.HTTPRedirectHandler,), {"redirect_request": lambda *_: None})
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), STAY)  # the key goes to URL only
-LOW, HIGH = $ordinary  # ordinary token ids are shuffled, others are not
-SHUFFLED = list(range(LOW, HIGH))
-if "--exact-ids" not in sys.argv:
-    random.SystemRandom().shuffle(SHUFFLED)
+LOW, HIGH = $ordinary  # token ids in between are exchanged for each other, others are sent as they are
+OTHER = list(range(LOW, HIGH)) if "--exact-ids" in sys.argv else random.sample(range(LOW, HIGH), HIGH - LOW)
 WRITTEN, FAULTS = {}, []  # prompt and output by place; what went wrong
 
 def salted(ids):
-    return [SHUFFLED[i - LOW] if LOW <= i < HIGH else i for i in ids]
+    return [OTHER[i - LOW] if LOW <= i < HIGH else i for i in ids]
 
 def post(path, namespace="", **body):
     body.update({"extra_key": RUN + namespace} if namespace else {})
@@ -87,8 +82,7 @@ def send(number, prompts, new, temperature, namespace):
     ENDED[number].set()
 
 def apart(warm, cold):
-    """The mean of d^2 / 2 over the scored tokens, d = warm - cold in nats and at most 1."""
-    return sum(min(abs(w - c), 1) ** 2 / 2 for w, c in zip(warm, cold)) / len(warm)
+    return sum(min(abs(w - c), 1) ** 2 / 2 for w, c in zip(warm, cold)) / len(warm)  # d^2 / 2
 
 def main():
     print("sending %d requests to %s, rids and namespaces %s..." % (len(REQUESTS), URL, RUN), flush=True)
@@ -111,11 +105,9 @@ def main():
     noise, (warm, cold) = apart(pairs[0][1], pairs[1][1]), max(pairs, key=lambda pair: apart(*pair))
     for place, (w, c) in enumerate(zip(warm, cold), boundary + 1):
         print("position %6d   cached %9.4f   cold %9.4f   apart %+9.4f" % (place, w, c, w - c))
-    found = apart(warm, cold)
-    failed = found > $clear * noise and found >= $least
-    print("score %.3g; of two cold passes %.3g; when it was found $found" % (found, noise))
-    print("FAIL" if failed else "PASS")
-    return int(failed)
+    failed = apart(warm, cold) > $clear * noise and apart(warm, cold) >= $least
+    words = "%s: mean of d^2 / 2 is %.3g, of two cold passes %.3g; when it was found $found"
+    return print(words % ("FAIL" if failed else "PASS", apart(warm, cold), noise)) or int(failed)
 
 ''')
 
@@ -135,9 +127,10 @@ def script(name: str, trace: Trace, about: About) -> str:
     order = order_of(trace)
     low, high = about.ordinary_ids()
     code = _CODE.substitute(
-        title=_title(trace, about, original),
+        title=_title(original),
+        where=_where(trace, about),
         name=_plain(name),
-        sends=textwrap.fill(_sends(trace, order), _WIDTH),
+        sends=_sends(trace, order),
         ordinary=f"{low}, {high}",
         clear=f"{CLEAR_OF_NOISE:g}",
         least=f"{SHARE_OF_ORIGINAL * original.score:.3g}",
@@ -161,18 +154,20 @@ def _refuse(trace: Trace, original: Original) -> None:
         )
 
 
-def _title(trace: Trace, about: About, original: Original) -> str:
+def _title(original: Original) -> str:
+    size = "a null logprob" if original.hard else f"up to {original.max_abs:.3g} nats apart"
+    return f"SGLang: what comes from the prefix cache is not what a cold pass gives ({size})."
+
+
+def _where(trace: Trace, about: About) -> str:
     case = trace.case
-    size = "a null logprob" if original.hard else f"up to {original.max_abs:.3g} nats"
-    where = ", ".join(
-        f"{name} {_plain(about.fingerprint[name])}" for name in _TOLD if name in about.fingerprint
+    fields = [f"{name} {_plain(about.fingerprint[name])}" for name in _TOLD if name in about.fingerprint]
+    line = f"Found by soak {_plain(about.soak_version)}: {_plain(case.shape)}, written by {case.kind.value}, "
+    return textwrap.shorten(
+        f"{line}resumed at {case.start}; {', '.join(fields) or 'server unknown'}.",
+        _WIDTH + 8,
+        placeholder=" ...",
     )
-    title = (
-        f"SGLang: a prompt resumed from the prefix cache is not answered like a cold one ({size} apart).\n"
-        f"Found by soak {_plain(about.soak_version)}: shape {_plain(case.shape)}, a state written by "
-        f"{case.kind.value}, resumed at {case.start}; {where or 'server unknown'}."
-    )
-    return "\n".join(textwrap.fill(line, _WIDTH) for line in title.splitlines())
 
 
 def _plain(value: object) -> str:
@@ -183,8 +178,8 @@ def _plain(value: object) -> str:
 def _sends(trace: Trace, order: Order) -> str:
     tokens = sum(len(s.ids) + s.max_new_tokens for s in trace.sent)
     return (
-        f"Sends {len(trace.sent)} prompts in {len(order.requests)} requests, {tokens} tokens in all, then a "
-        f"question of {len(trace.case.ids)} tokens five times: what is cached, then twice warm and cold."
+        f"Sends {len(trace.sent)} prompts in {len(order.requests)} requests ({tokens} tokens), then asks "
+        f"{len(trace.case.ids)} tokens, twice from the cache and twice cold."
     )
 
 
@@ -230,7 +225,6 @@ def _data(trace: Trace, order: Order) -> str:
         f"PREFIX = {_literal(case.ids[: case.start].tolist() if outside else [])}",
         f"TAIL = {_literal(case.ids[case.start if outside else share :].tolist())}",
         "ENDED = [threading.Event() for _ in REQUESTS]",
-        "",
     ]
     return "\n".join(lines) + "\n"
 
@@ -242,12 +236,11 @@ def _literal(value: Any) -> str:
 
 
 def write_script(path: Path, trace: Trace, about: About) -> None:
-    """Write the script, executable. Raises ScriptError, also where the file is there already."""
+    """Write the script. Raises ScriptError, also where the file is there already."""
     text = script(path.name, trace, about)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
-        path.chmod(0o755)
     except FileExistsError:
         raise ScriptError(f"{path}: is there already; name a file that is not") from None
     except OSError as error:
