@@ -15,8 +15,6 @@ from deploy.generate.alerts import names
 from tests.stack.kit.cases import ON_OBJECTIVES, ON_SOAK, ON_THE_CACHE, UP, Case
 from tests.stack.kit.tools import LEAST, said, tools
 
-pytestmark = pytest.mark.stack
-
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules" / "soak.yml"
 CASES = (*ON_THE_CACHE, *ON_SOAK, *ON_OBJECTIVES)

@@ -17,8 +17,6 @@ import pytest
 
 from tests.stack.kit.tools import CACHE, KIT, said
 
-pytestmark = pytest.mark.stack
-
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "dashboards").glob("*.json"))
 SCHEMA = KIT / "schema"

@@ -30,7 +30,7 @@ FAULT = "state-not-restored"
 
 
 class Webhook:
-    """Whoever is paged: keeps the time and body of each notification."""
+    """Whoever is paged: keeps the time (seconds since 1970) and body of each notification."""
 
     def __init__(self) -> None:
         self.got: list[tuple[float, dict[str, Any]]] = []
@@ -39,7 +39,7 @@ class Webhook:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                got.append((time.monotonic(), json.loads(body)))
+                got.append((time.time(), json.loads(body)))
                 self.send_response(200)
                 self.end_headers()
 
@@ -86,7 +86,7 @@ class Soak:
 
 @dataclass(slots=True)
 class Stack:
-    """All that runs. ``alarm_at``: when the faulty soak said its first CORRUPT alarm, monotonic seconds."""
+    """All that runs: a faulty and a healthy soak by name, an Alertmanager by each value of SOAK_ALERTS."""
 
     webhook: Webhook
     soaks: dict[str, Soak]
