@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from soak.bench.detect.clean import Drift, FalseAlarms, RunLength
+from soak.bench.detect.grading import Quantiles
+from soak.bench.detect.outcome import CleanOutcome, FaultOutcome, Judged, Outcome, Signal
 from soak.bench.detect.records import CalibrationRecord, ControlRecord, Probe
 from soak.oracle.probe import ProbeOutcome, ResumeKind
+from soak.sim.config import Numerics
 from tests.detect.synthetic import divergence, lost, probe
 
 QUIET = 1e-3
@@ -59,3 +65,33 @@ def run_of(count: int, spoiled: int, score: float = 0.2, seed: int = 0) -> list[
         )
         for i in range(1, count + 1)
     ]
+
+
+def judged(found: float = 1.0) -> Judged:
+    """A fault found in a few probes, by some runs never."""
+    some, never = Quantiles(4, math.inf, found), Quantiles(math.inf, math.inf, 0.0)
+    return Judged(
+        runs=2,
+        probes=some,
+        tokens=some,
+        first_alarm=some,
+        channels={"ceiling-onset": 2},
+        at_calibration=(),
+        controls=60,
+        tau={"prefill": 2e-3},
+        p0={"prefill": 0.01},
+        public=(never, some),
+        quiet=never,
+        cusum=some,
+    )
+
+
+def outcome(found: float = 1.0, score: float = 0.1, share: float = 0.25) -> Outcome:
+    """One fault, clean servers that did nothing wrong, and one drift."""
+    signal = Signal(share=share, score=score, hard=0.0, together=0.5, apart=0.0)
+    either: dict[Numerics, Judged] = {"exact": judged(), "production": judged(found)}
+    fault = FaultOutcome("short-tail-chunk", "short-tail-chunk", "", 32, signal, either, judged())
+    quiet = FalseAlarms(128, {}, (0, 1), 0, {"ceiling-onset": 1}, 3, 2e-3)
+    clean = CleanOutcome({"prefill": 0.01}, quiet, quiet, (RunLength(300.0, 10, 3000, 4, 2000.0),))
+    drifted = Drift("clean, slowly", 96, 0.0, 0.0, 0.01, 1e-3, 0.02, {})
+    return Outcome((fault,), {"exact": clean, "production": clean}, (drifted,), 1e6, 2e-3)

@@ -78,7 +78,8 @@ def lost(found: Outcome) -> list[str]:
     wrong = []
     for each in found.faults:
         for numerics, held in each.judged.items():
-            if not each.unseen and held.probes.found < 1:
+            under_floor = numerics == "production" and not each.over_floor
+            if not each.unseen and not under_floor and held.probes.found < 1:
                 share = held.probes.found
                 wrong.append(f"{each.scene} on {numerics} servers: found in {share:.0%} of {held.runs} runs")
     for numerics, clean in found.clean.items():
