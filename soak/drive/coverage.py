@@ -11,8 +11,15 @@ from soak.drive.observation import Observation
 from soak.oracle.probe import ProbeResult
 from soak.plan.geometry import Geometry
 from soak.runners.faults import FAULTS
+from soak.sglang.server_metrics import ServerMetrics
 
 _ORDER = (CoverageState.NOT_REACHED, CoverageState.PRESUMED, CoverageState.CONFIRMED)
+
+_COUNTED: dict[str, Callable[[ServerMetrics], float | None]] = {
+    "retraction": lambda server: server.retracted_total,
+    "host-tier-resume": lambda server: server.cached_tokens_total.get("host"),
+}
+"""Conjunctions that the server's own /metrics counts, for whoever's request."""
 
 
 def needed_by(conditions: tuple[str, ...]) -> tuple[str, ...]:
@@ -40,6 +47,7 @@ class Coverage:
         self._count = {c.name: 0 for c in self._watched}
         self._last: dict[str, float] = {}
         self._probes = {c.name: 0 for c in self._watched}
+        self._counted: dict[str, float] = {}
 
     def observe_load(self, seen: Observation) -> None:
         """One answered load prompt."""
@@ -57,6 +65,23 @@ class Coverage:
                 self._probes[conjunction.name] += 1
                 if conjunction.probe_confirms:
                     self._reached(conjunction.name, CoverageState.CONFIRMED)
+
+    def observe_server(self, server: ServerMetrics | None) -> None:
+        """One scrape of the server, None if there is none.
+
+        A counter that rose says that it happened, not that it happened to one of us: so it is presumed, and
+        only as long as no answer has confirmed it. A counter that is not there yet has not counted anything.
+        """
+        if server is None:
+            return
+        for name in _COUNTED.keys() & self._state.keys():
+            now, before = _COUNTED[name](server), self._counted.get(name)
+            if now is None:
+                self._counted.setdefault(name, 0.0)
+                continue
+            self._counted[name] = now
+            if before is not None and now > before and self._state[name] is not CoverageState.CONFIRMED:
+                self._reached(name, CoverageState.PRESUMED)
 
     def _reached(self, name: str, state: CoverageState) -> None:
         if self._state[name] is CoverageState.NOT_APPLICABLE:

@@ -10,6 +10,7 @@ from soak.plan.item import Abort, AbortBy, Item, Prompt, Segment
 from soak.plan.shapes import SHAPES
 from soak.runners.faults import FAULTS
 from soak.sglang.exchange import Answer, Outcome
+from soak.sglang.server_metrics import ServerMetrics
 
 
 def seen(
@@ -138,3 +139,37 @@ def test_conjunctions_speak_of_the_known_fault_table() -> None:
     assert "stale-track-rows" in told["co-batched-chunked-prefill"]
     assert told["decode-written-resume"] == ("stale-track-tail",)
     assert "nan-logprob" not in told["prefix-hit"]  # it needs nothing
+
+
+def scraped(retracted: float | None, host: float | None = None) -> ServerMetrics:
+    return ServerMetrics(
+        retracted_total=retracted, cached_tokens_total={} if host is None else {"host": host}
+    )
+
+
+def test_the_servers_counters_presume_what_no_answer_tells() -> None:
+    coverage = Coverage(Geometry(), ["pressure", "tier-round-trip"])
+    coverage.observe_server(None)
+    coverage.observe_server(scraped(7))  # from before the run
+    assert state(coverage)["retraction"] is CoverageState.NOT_REACHED
+    coverage.observe_server(scraped(8))
+    coverage.observe_server(scraped(8))
+    coverage.observe_server(scraped(None))  # a page that could not be read whole
+    coverage.observe_server(scraped(8))
+    coverage.observe_server(scraped(0))  # the server was restarted
+    (retraction,) = (c for c in coverage.report() if c.name == "retraction")
+    assert (retraction.state, retraction.count) == (CoverageState.PRESUMED, 1)
+
+
+def test_a_counter_that_appears_has_counted() -> None:
+    coverage = Coverage(Geometry(), ["pressure", "tier-round-trip"])
+    coverage.observe_server(scraped(None))
+    coverage.observe_server(scraped(None, host=64))
+    assert state(coverage)["host-tier-resume"] is CoverageState.PRESUMED
+
+
+def test_counters_of_conjunctions_that_nobody_watches_are_left_alone() -> None:
+    coverage = Coverage(Geometry(), ["shared-prefix"])
+    coverage.observe_server(scraped(0, 0))
+    coverage.observe_server(scraped(1, 1))
+    assert set(state(coverage)) == {"prefix-hit"}
