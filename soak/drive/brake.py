@@ -25,7 +25,8 @@ class StopLimits:
 class Brake:
     """Closed while a limit is passed; a late first token keeps it closed for as long as it was late.
 
-    held: why we ourselves keep load back for a while, None while we do not.
+    held: why we ourselves keep load back for a while, None while we do not. gone: the same while there is no
+    server.
     """
 
     def __init__(self, limits: StopLimits, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,6 +35,7 @@ class Brake:
         self._server_reason: str | None = None
         self._late_until = 0.0
         self.held: str | None = None
+        self.gone: str | None = None
 
     def server_says(self, metrics: ServerMetrics | None) -> None:
         """What it says now, on /metrics or /v1/loads; None (neither) leaves only the time to first token."""
@@ -54,8 +56,8 @@ class Brake:
     @property
     def pressure(self) -> str | None:
         """What the server is short of, or None: then nobody may add to it."""
-        if self._server_reason is not None:
-            return self._server_reason
+        if self.gone is not None or self._server_reason is not None:
+            return self.gone or self._server_reason
         return "server-ttft" if self._clock() < self._late_until else None
 
     @property

@@ -231,6 +231,12 @@ def _load(summary: Mapping[str, Any]) -> list[str]:
     ]
     if load["undelivered"]:
         lines.append(f"  not delivered: {counts(load['undelivered'])}")
+    for gap in summary["gaps"]:
+        again = {True: "restarted", False: "not restarted", None: "restarted or not, it did not tell"}
+        end = "to the end" if gap["ended_at"] is None else again[gap["restarted"]]
+        lines.append(f"  no server from {gap['began_at']} for {seconds(gap['seconds'])}: {end}")
+    if load["in_gaps"]:
+        lines.append(f"  lost with the server, in no other figure: {counts(load['in_gaps'])}")
     rows = [("shape", "latency p50", "p99", "first token p50", "p99", "outcomes")]
     for shape, requests in sorted(summary["requests"].items()):
         latency, first = requests["latency_s"], requests["ttft_s"]

@@ -107,6 +107,27 @@ class LoadFamilies:
             buckets=LAG_BUCKETS,
             registry=registry,
         )
+        self.late = Counter(
+            "soak_late_samples_total",
+            "Load requests that ended ok and are in no latency, because soak itself was late.",
+            shape,
+            registry=registry,
+        )
+        self.in_gaps = Counter(
+            "soak_gap_requests_total",
+            "Load requests lost while there was no server, by outcome. In no other count of requests.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.gaps = Counter(
+            "soak_target_gaps_total",
+            "Times that the server went away, or began anew, by whether it was restarted.",
+            ["restarted"],
+            registry=registry,
+        )
+        self.gone = Counter(
+            "soak_target_gone_seconds_total", "Seconds without the server.", registry=registry
+        )
         self.budget_used = Gauge(
             "soak_budget_used_ratio",
             "Share of a budget in use, 1 is all of it.",

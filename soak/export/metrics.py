@@ -31,6 +31,7 @@ from soak.sglang.exchange import Outcome
 
 MODES = ("exact", "tolerance", "calibrating")
 ACKED = ("no", "known", "until")
+RESTARTED = {True: "yes", False: "no", None: "unknown"}
 
 
 class RunMetrics:
@@ -57,7 +58,7 @@ class RunMetrics:
         self._channel, self._kind, self._budget = BoundedLabel(64), BoundedLabel(16), BoundedLabel(16)
         self._outcome = BoundedLabel(4)
         self._started_s = 0.0
-        self._totals: dict[tuple[str, str], int] = {}
+        self._totals: dict[tuple[str, str], float] = {}
         self._known: set[tuple[int, str]] = set()
         self._streams_shown: set[str] = set()
         self._fingerprint = ""
@@ -66,6 +67,8 @@ class RunMetrics:
             self.judged.verdict.labels(verdict.value).set(0)
         for purpose in ("load", "probe"):
             self.load.in_flight.labels(purpose).set(0)
+        for told in RESTARTED.values():
+            self.load.gaps.labels(told)
         for shape in shapes:
             for outcome in Outcome:
                 self.load.requests.labels(self._shape(shape), outcome.value)
@@ -76,6 +79,7 @@ class RunMetrics:
                 self.load.completion_tokens,
                 self.load.cached_tokens,
                 self.load.retractions,
+                self.load.late,
                 self.probe.tokens,
                 self.probe.evicted,
             ):
@@ -108,23 +112,35 @@ class RunMetrics:
         """Whether the server answered last."""
         self.judged.target_up.set(1 if up else 0)
 
-    def observe_load(self, seen: Observation) -> None:
-        """One answered load prompt. Latencies are taken from ok answers only."""
+    def observe_load(self, seen: Observation, *, late: bool = False, in_gap: bool = False) -> None:
+        """One answered load prompt. Latencies are taken from ok answers only.
+
+        late: its times are partly ours; in_gap: there was no server.
+        """
         answer, shape = seen.answer, self._shape(seen.item.shape)
+        if in_gap:
+            self.load.in_gaps.labels(answer.outcome.value).inc()
+            return
         self.load.requests.labels(shape, answer.outcome.value).inc()
         self.load.schedule_lag.observe(seen.lag_s)
         self.load.retractions.labels(shape).inc(answer.num_retractions)
         if not answer.ok:
             return
+        if late:
+            self.load.late.labels(shape).inc()
+        else:
+            self._took(seen, shape)
+        self.load.prompt_tokens.labels(shape).inc(answer.prompt_tokens)
+        self.load.completion_tokens.labels(shape).inc(answer.completion_tokens)
+        self.load.cached_tokens.labels(shape).inc(answer.cached_tokens)
+
+    def _took(self, seen: Observation, shape: str) -> None:
         self.load.latency.labels(shape).observe(max(0.0, seen.latency_s))
         if seen.ttft_s is not None:
             self.load.ttft.labels(shape).observe(max(0.0, seen.ttft_s))
         gaps = self.load.inter_token.labels(shape)
-        for gap in inter_token_gaps(answer).tolist():
+        for gap in inter_token_gaps(seen.answer).tolist():
             gaps.observe(gap)
-        self.load.prompt_tokens.labels(shape).inc(answer.prompt_tokens)
-        self.load.completion_tokens.labels(shape).inc(answer.completion_tokens)
-        self.load.cached_tokens.labels(shape).inc(answer.cached_tokens)
 
     def observe_probe(self, result: ProbeResult) -> None:
         """One probe, valid or not."""
@@ -227,6 +243,13 @@ class RunMetrics:
         for reason, count in by_reason.items():
             self._advance(self.load.undelivered.labels(reason), ("undelivered", reason), count)
 
+    def set_gaps(self, restarted: Mapping[bool | None, int], gone_seconds_total: float) -> None:
+        """Gaps that are over, by whether the server was restarted, and the seconds of all of them."""
+        for told, count in restarted.items():
+            label = RESTARTED[told]
+            self._advance(self.load.gaps.labels(label), ("gaps", label), count)
+        self._advance(self.load.gone, ("gone", ""), gone_seconds_total)
+
     def set_journal(self, rows_total: int, dropped_total: int, used_bytes: int) -> None:
         """What the journal has written and lost so far, and its size."""
         self._advance(self.journal.rows, ("journal", "rows"), rows_total)
@@ -250,7 +273,7 @@ class RunMetrics:
         """One measurement of how late the event loop woke up."""
         self.load.loop_lag.observe(max(0.0, seconds))
 
-    def _advance(self, counter: Counter, key: tuple[str, str], total: int) -> None:
+    def _advance(self, counter: Counter, key: tuple[str, str], total: float) -> None:
         """Bring a counter to a total that is counted elsewhere; a total that fell leaves it where it is."""
         before = self._totals.get(key, 0)
         if total > before:

@@ -81,12 +81,14 @@ def build_summary(
     interrupted: bool = False,
     alarm_facts: Mapping[Alarm, Mapping[str, Any]] = MappingProxyType({}),
     journal: Mapping[str, Any] | None = None,
+    gaps: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Everything a run found. Both times must carry a time zone; divergence is in nats, times are in seconds.
 
     ``verdict`` stands above the report's own, which does not know coverage. ``alarm_facts``: what is known of
     an alarm beside what the detectors say: its id, when it was raised, what a person said of it. ``journal``:
-    its path, size and losses; with one, every alarm under an id is an incident. Raises ValueError for a time
+    its path, size and losses; with one, every alarm under an id is an incident. ``gaps``: times without the
+    server. Raises ValueError for a time
     without zone.
     """
     return {
@@ -122,9 +124,12 @@ def build_summary(
             "delivered_ratio": load.ratio,
             "undelivered": dict(load.undelivered),
             "outcomes": tally.outcomes,
+            "in_gaps": dict(tally.in_gaps),
+            "late_samples": tally.late_samples,
             "schedule_lag_s": tally.schedule_lag.figures(),
             "loop_lag_s": tally.loop_lag.figures(),
         },
+        "gaps": [dict(gap) for gap in gaps],
         "requests": {shape: requests.as_dict() for shape, requests in tally.requests.items()},
     }
 

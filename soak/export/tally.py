@@ -35,26 +35,32 @@ def inter_token_gaps(answer: Answer) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 class RequestTally:
-    """Load requests of one shape. Latencies are of ok answers only: a fast refusal is no fast answer."""
+    """Load requests of one shape. Latencies are of ok answers only: a fast refusal is no fast answer.
+
+    late: ok answers whose times are partly this process's own; they are in no latency.
+    """
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
+        self.late = 0
         self.latency = seconds_sketch()
         self.ttft = seconds_sketch()
         self.inter_token = seconds_sketch()
         self.prompt_tokens = self.completion_tokens = self.cached_tokens = self.retractions = 0
 
-    def add(self, seen: Observation) -> None:
+    def add(self, seen: Observation, late: bool = False) -> None:
         """Count one answered prompt."""
         answer = seen.answer
         self.outcomes[answer.outcome.value] += 1
         self.retractions += answer.num_retractions
         if not answer.ok:
             return
-        self.latency.add(max(0.0, seen.latency_s))
-        if seen.ttft_s is not None:
-            self.ttft.add(max(0.0, seen.ttft_s))
-        self.inter_token.add_many(inter_token_gaps(answer))
+        self.late += late
+        if not late:
+            self.latency.add(max(0.0, seen.latency_s))
+            if seen.ttft_s is not None:
+                self.ttft.add(max(0.0, seen.ttft_s))
+            self.inter_token.add_many(inter_token_gaps(answer))
         self.prompt_tokens += answer.prompt_tokens
         self.completion_tokens += answer.completion_tokens
         self.cached_tokens += answer.cached_tokens
@@ -63,6 +69,7 @@ class RequestTally:
         """Plain values for the summary; seconds and tokens."""
         return {
             "outcomes": dict(self.outcomes),
+            "late_samples": self.late,
             "latency_s": self.latency.figures(),
             "ttft_s": self.ttft.figures(),
             "inter_token_s": self.inter_token.figures(),
@@ -174,16 +181,20 @@ class Tally:
         self.loop_lag = seconds_sketch()
         self.probe_seconds = seconds_sketch()
         self.worst: dict[str, Any] = {}
+        self.in_gaps: Counter[str] = Counter()  # load answers by outcome that were lost with the server
         self.recent_k3: deque[float] = deque(maxlen=RECENT)
         self.recent_max_abs: deque[float] = deque(maxlen=RECENT)
         self.recent_control_k3: deque[float] = deque(maxlen=RECENT)
 
-    def observe_load(self, seen: Observation) -> None:
-        """Count one load request's answer."""
+    def observe_load(self, seen: Observation, *, late: bool = False, in_gap: bool = False) -> None:
+        """Count one load request's answer. late: its times are partly ours; in_gap: there was no server."""
+        if in_gap:
+            self.in_gaps[seen.answer.outcome.value] += 1
+            return
         shape = seen.item.shape
         if shape not in self.requests:
             self.requests[shape] = RequestTally()
-        self.requests[shape].add(seen)
+        self.requests[shape].add(seen, late)
         self.schedule_lag.add(seen.lag_s)
 
     def observe_probe(self, result: ProbeResult) -> None:
@@ -224,6 +235,11 @@ class Tally:
     def observe_loop_lag(self, seconds: float) -> None:
         """Count one measurement of how late the event loop woke up."""
         self.loop_lag.add(max(0.0, seconds))
+
+    @property
+    def late_samples(self) -> int:
+        """Ok answers that are in no latency, because this process was late."""
+        return sum(tally.late for tally in self.requests.values())
 
     @property
     def outcomes(self) -> dict[str, int]:

@@ -17,12 +17,14 @@ from soak.oracle.budget import ProbeBudget
 from soak.oracle.prober import PassSeen, Prober, ProbeSettings
 from soak.plan.plan import Plan
 from soak.run.alarm_desk import AlarmDesk
+from soak.run.continuity import Continuity
 from soak.run.identity import Identity
+from soak.run.lateness import Lateness
 from soak.run.record import Record
 from soak.run.watch import ServerWatch
 from soak.sglang.allowance import Allowance
 from soak.sglang.client import SGLangClient
-from soak.sglang.preflight import Target
+from soak.sglang.preflight import Target, server_now
 from soak.sglang.session import Session
 from soak.store.database import Store
 
@@ -42,6 +44,8 @@ class Parts:
     driver: Driver
     prober: Prober
     budget: ProbeBudget
+    continuity: Continuity
+    lateness: Lateness
 
 
 def wire(
@@ -62,7 +66,6 @@ def wire(
     spec, probe = identity.spec, config.probe
     session = Session(client, identity.run_id)
     brake = Brake(StopLimits(config.stop.queue, config.stop.token_usage, config.stop.ttft))
-    watch = ServerWatch(client, brake, config.stop.lost_after)
     record = Record(
         config,
         spec,
@@ -88,10 +91,26 @@ def wire(
 
     record.file_alarm = file_alarm
 
+    lateness = Lateness(record.loop_lag)
+
+    def settle(seen: Observation, in_gap: bool) -> None:
+        record.observe_load(seen, late=lateness.spoiled(seen), in_gap=in_gap)
+
+    continuity = Continuity(
+        lambda: server_now(client),
+        target.now,
+        brake,
+        on_restart=record.victims.clear,
+        settle=settle,
+        say=record.say,
+    )
+    watch = ServerWatch(client, brake, config.stop.lost_after, continuity)
+
     def observe(seen: Observation) -> None:
-        if seen.answer.http_status is not None:
+        if (seen.answer.http_status or 500) < 500:
             watch.alive()
-        record.observe_load(seen)
+        record.journal_load(seen)
+        continuity.observe(seen)
 
     # probes send one request at a time each: their places are kept out of what load may fill
     in_flight = max(1, (config.budget.in_flight or IN_FLIGHT) - probe.concurrency)
@@ -134,4 +153,4 @@ def wire(
         load_tokens=lambda: driver.tokens_prefilled,
         allowance=allowance,
     )
-    return Parts(session, brake, watch, record, desk, driver, prober, budget)
+    return Parts(session, brake, watch, record, desk, driver, prober, budget, continuity, lateness)

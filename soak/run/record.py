@@ -26,6 +26,7 @@ from soak.oracle.prober import Standalone
 from soak.oracle.victims import Victim, Victims
 from soak.plan.item import WrittenBy
 from soak.plan.spec import ResolvedSpec
+from soak.run.continuity import GONE
 from soak.run.thresholds import LoadFigures
 from soak.sglang.exchange import Outcome
 
@@ -68,12 +69,20 @@ class Record:
         self.events: deque[str] = deque(maxlen=8)
         self.file_alarm: Callable[[Alarm], str] = lambda _alarm: ""  # gives an alarm the id it is known under
 
-    def observe_load(self, seen: Observation) -> None:
-        """One answered load prompt; what it left in the cache is a victim from now on."""
+    def journal_load(self, seen: Observation) -> None:
+        """One answered load prompt, written down at once, whatever is made of it."""
         if self.journal is not None:
             self.journal.observe_load(seen)
-        self.tally.observe_load(seen)
-        self.metrics.observe_load(seen)
+
+    def observe_load(self, seen: Observation, *, late: bool = False, in_gap: bool = False) -> None:
+        """One answered load prompt; what it left in the cache is a victim from now on.
+
+        late: its times are partly this process's own; in_gap: it was lost with the server.
+        """
+        self.tally.observe_load(seen, late=late, in_gap=in_gap)
+        self.metrics.observe_load(seen, late=late, in_gap=in_gap)
+        if in_gap:
+            return
         self.coverage.observe_load(seen)
         if seen.answer.ok:
             self._plant(seen)
@@ -176,11 +185,13 @@ class Record:
         )
 
     def load_figures(self, asked: int, delivered: int, undelivered: dict[str, int]) -> LoadFigures:
-        """What the thresholds look at, over all shapes."""
+        """What the thresholds look at, over all shapes; what fell into a gap is not part of it."""
+        lost = sum(self.tally.in_gaps.values())
+        waited = undelivered.get(GONE, 0)
         return LoadFigures(
-            asked=asked,
-            delivered=delivered,
-            undelivered=undelivered,
+            asked=asked - lost - waited,
+            delivered=delivered - lost,
+            undelivered={reason: count for reason, count in undelivered.items() if reason != GONE},
             outcomes=self.tally.outcomes,
             ttft_p99_s=self.tally.latency_quantile("ttft", 0.99),
             latency_p99_s=self.tally.latency_quantile("latency", 0.99),

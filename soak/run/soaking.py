@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,19 +22,18 @@ from soak.export.exposition import Exposition
 from soak.export.snapshot import take_snapshot
 from soak.export.summary import LoadCount, RunFacts, build_summary, write_atomically
 from soak.export.terminal import Terminal
-from soak.oracle.probe import ProbeResult
-from soak.oracle.prober import Standalone
 from soak.plan.spec import PLAN_VERSION
 from soak.run.alarms_api import AlarmsApi
 from soak.run.annotating import annotated
 from soak.run.connecting import client_for, refuse_if_busy, unless_stopped
 from soak.run.exit_code import exit_code
 from soak.run.identity import Identity, identify
+from soak.run.interruptions import gap_facts, gap_words, late_words
 from soak.run.journalling import journalled
 from soak.run.parts import Parts, wire
+from soak.run.probing import Probing
 from soak.run.server_record import ServerRecord
 from soak.run.thresholds import LoadLimits, load_failures
-from soak.run.watch import watch_loop_lag
 from soak.sglang.preflight import Target, examine
 from soak.store.database import StateUnusable, Store
 
@@ -63,8 +63,6 @@ class SoakRun:
         self._config, self._out, self._screen, self._command = config, out, screen, command
         self._registry = CollectorRegistry()
         self._winding_down = False
-        self._probing: set[asyncio.Task[Any]] = set()  # those of the probe tasks that are inside a probe
-        self._probe_number = 0
 
     async def run(self, stop: asyncio.Event) -> dict[str, Any]:
         """Soak until the duration is over, the target is lost or ``stop`` is set.
@@ -108,7 +106,6 @@ class SoakRun:
                     say=self._screen.say,
                     journal=journal,
                 )
-                self._probe_number = parts.desk.probes
                 parts.record.metrics.set_runner_fixes(mended.states)
                 exposition = await self._expose(target, parts, token)
                 try:
@@ -143,12 +140,13 @@ class SoakRun:
     ) -> dict[str, Any]:
         config, started, started_at = self._config, time.monotonic(), datetime.now(UTC)
         parts.record.metrics.run_started(time.time())
-        probes = [asyncio.create_task(self._probe(parts)) for _ in range(config.probe.concurrency)]
+        probing = Probing(parts)
+        probes = [asyncio.create_task(probing.run()) for _ in range(config.probe.concurrency)]
         drive = asyncio.create_task(
             parts.driver.run(config.run.duration, config.run.shard, config.run.shards)
         )
         tick = asyncio.create_task(self._tick(parts, target, started))
-        lag = asyncio.create_task(watch_loop_lag(parts.record.loop_lag))
+        lag = asyncio.create_task(parts.lateness.watch())
         keep = asyncio.create_task(parts.desk.keep())
         lost = asyncio.create_task(parts.watch.until_lost())
         stopped = asyncio.create_task(stop.wait())
@@ -156,9 +154,13 @@ class SoakRun:
         everything: tuple[asyncio.Task[Any], ...] = (drive, tick, lag, keep, lost, stopped, fault, *probes)
         try:
             await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
-            self._winding_down = True
+            self._winding_down = probing.winding_down = True
             whole = drive.done() and not stopped.done()
-            await self._wind_down(parts, drive, probes, config.run.drain if whole else 0.0, stopped)
+            drive.cancel()
+            for task in probes:
+                if not probing.inside(task):
+                    task.cancel()
+            await self._wind_down(parts, probes, config.run.drain if whole else 0.0, stopped)
             for task in everything:
                 if task.done() and not task.cancelled():
                     task.result()  # a fault of ours ends the run with its own traceback, never a verdict
@@ -166,6 +168,7 @@ class SoakRun:
             for task in everything:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
+        parts.continuity.let_go()
         left = await parts.session.abort_outstanding(_KILL_S)
         if left:
             self._screen.say(f"{left} aborts could not be delivered: the server may still run them")
@@ -176,16 +179,11 @@ class SoakRun:
     async def _wind_down(
         self,
         parts: Parts,
-        drive: asyncio.Task[None],
         probes: list[asyncio.Task[None]],
         drain_s: float,
         stopped: asyncio.Task[Any],
     ) -> None:
         """Let what is in flight finish for at most ``drain_s``; an interruption ends the wait."""
-        drive.cancel()
-        for task in probes:
-            if task not in self._probing:
-                task.cancel()
         drain = asyncio.create_task(parts.driver.drain(drain_s))
         waiting: set[asyncio.Task[Any]] = {drain, *probes}
         deadline = time.monotonic() + drain_s
@@ -199,39 +197,6 @@ class SoakRun:
             task.cancel()
         await asyncio.gather(drain, *probes, return_exceptions=True)
         await parts.driver.drain(0.0)
-
-    async def _probe(self, parts: Parts) -> None:
-        """One probe after the other, within budget, until the run winds down."""
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - for the type checker: a coroutine runs in a task
-        while not self._winding_down:
-            await parts.budget.wait()
-            if parts.brake.reason is not None or not len(parts.record.victims):
-                await asyncio.sleep(_TICK_S / 2)
-                continue
-            self._probe_number += 1
-            parts.desk.probes = self._probe_number
-            self._probing.add(task)
-            try:
-                await self._probe_or_control(parts, self._probe_number)
-            finally:
-                self._probing.discard(task)
-
-    async def _probe_or_control(self, parts: Parts, number: int) -> None:
-        """While a kind is not calibrated, two numbers of three go into controls of it."""
-        lacking = parts.record.lacking_controls() if number % 3 else None
-        if lacking is None:
-            result: ProbeResult | Standalone | None = await parts.prober.probe(number)
-        else:
-            result = await parts.prober.control(number, lacking)
-        if isinstance(result, Standalone):
-            parts.budget.spend(result.tokens_spent)
-            parts.record.observe_control(result)
-        elif result is not None:
-            if result.valid:
-                parts.watch.alive()
-            parts.budget.record(result)
-            parts.record.observe_probe(result)
 
     async def _tick(self, parts: Parts, target: Target, started: float) -> None:
         while True:
@@ -260,7 +225,12 @@ class SoakRun:
         if self._config.budget.in_flight is not None:
             in_flight = driver.in_flight + probing
             record.metrics.set_budget_used("in-flight", in_flight / self._config.budget.in_flight)
-        record.metrics.set_target_up(parts.watch.silent_s < self._config.stop.lost_after / 2)
+        gone = parts.continuity.gone
+        record.metrics.set_target_up(not gone and parts.watch.silent_s < self._config.stop.lost_after / 2)
+        record.metrics.set_gaps(
+            Counter(gap.restarted for gap in parts.continuity.gaps), parts.continuity.all_gone_s
+        )
+        phase = f"server gone for {parts.continuity.gone_s:.0f} s" if gone else ""
         self._screen.show(
             take_snapshot(
                 record.tally,
@@ -274,7 +244,7 @@ class SoakRun:
                 delivered=driver.delivered,
                 in_flight=driver.in_flight,
                 verdict=verdict,
-                phase="winding down" if self._winding_down else "",
+                phase="winding down" if self._winding_down else phase,
                 simulator=target.simulator,
                 events=tuple(record.events),
             )
@@ -299,6 +269,7 @@ class SoakRun:
         code = exit_code(verdict, interrupted=interrupted, lost=bool(lost), load_failures=failures)
         if lost:
             reasons = [*reasons, f"target lost: {lost}"]
+        reasons = [*reasons, *gap_words(parts.continuity, record.tally), *late_words(record.tally)]
         summary = build_summary(
             RunFacts(
                 target=self._config.target.url,
@@ -323,6 +294,12 @@ class SoakRun:
             interrupted=interrupted,
             alarm_facts=parts.desk.facts(),
             journal=None if record.journal is None else record.journal.facts(),
+            gaps=[gap_facts(gap) for gap in parts.continuity.all_gaps()],
         )
-        write_atomically(self._out / "summary.json", summary)
+        try:
+            write_atomically(self._out / "summary.json", summary)
+        except OSError as error:  # a full disk must not cost the verdict: it is shown all the same
+            unwritten = f"{self._out / 'summary.json'} could not be written: {error.strerror or error}"
+            summary["reasons"].append(unwritten)
+            self._screen.say(unwritten)
         return summary

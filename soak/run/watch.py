@@ -1,28 +1,33 @@
-"""Watches the server and our own event loop while a run goes on: what is queued, is it there, are we late."""
+"""Watches the server while a run goes on: what is queued, and is it there."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable
 
 from asyncio_throttle.throttler import Throttler
 
 from soak.drive.brake import Brake
+from soak.run.continuity import Continuity
 from soak.sglang.client import SGLangClient
 from soak.sglang.server_metrics import LOADS, ServerMetrics, parse_loads, parse_metrics
-
-_LOOP_TICK_S = 0.1
 
 
 class ServerWatch:
     """Asks the target about once a second for the brake, and knows for how long nothing has answered.
 
-    /metrics if the server has it, else /v1/loads: the same queue and usage, and no counters.
+    /metrics if the server has it, else /v1/loads: the same queue and usage, and no counters. continuity: told
+    of every look, and may say that another server answers by now; without one that is not looked for.
     """
 
-    def __init__(self, client: SGLangClient, brake: Brake, lost_after_s: float) -> None:
+    def __init__(
+        self,
+        client: SGLangClient,
+        brake: Brake,
+        lost_after_s: float,
+        continuity: Continuity | None = None,
+    ) -> None:
         self._client, self._brake, self._lost_after_s = client, brake, lost_after_s
+        self._continuity = continuity
         self._throttler = Throttler(rate_limit=1, period=1.0)
         self._last_alive = time.monotonic()
         self.latest: ServerMetrics | None = None
@@ -37,8 +42,9 @@ class ServerWatch:
         return time.monotonic() - self._last_alive
 
     async def until_lost(self) -> str:
-        """Return, with words, when nothing has answered for as long as the config allows."""
-        while self.silent_s < self._lost_after_s:
+        """Return, with words, when it has not answered for as long as the config allows, or is another."""
+        while self._gone_s < self._lost_after_s:
+            silent_since = self._last_alive
             async with self._throttler:
                 text = await self._client.metrics_text()
             if text is not None:
@@ -47,19 +53,22 @@ class ServerWatch:
             else:
                 self.latest = await self._loads()
             self._brake.server_says(self.latest)
-        return f"nothing at {self._client.base_url} has answered for {self.silent_s:.0f} s"
+            if self._continuity is not None:
+                there = self._last_alive > silent_since
+                another = await self._continuity.polled(there, self.latest, silent_since)
+                if another:
+                    return another
+        return f"nothing at {self._client.base_url} has answered as a server for {self._gone_s:.0f} s"
+
+    @property
+    def _gone_s(self) -> float:
+        """Seconds without the server, even where something else answers at its address."""
+        gone_s = 0.0 if self._continuity is None else self._continuity.gone_s
+        return max(self.silent_s, gone_s)
 
     async def _loads(self) -> ServerMetrics | None:
         """What /v1/loads says, where there are no metrics; None on a server that has neither."""
         status, value, _ = await self._client.get_json(LOADS)
-        if status is not None:  # a 404 from an older release is a sign of life, too
-            self.alive()
+        if status is not None and status not in (502, 503, 504):
+            self.alive()  # a 404 from an older release is a sign of life, a proxy without its server is none
         return parse_loads(value)
-
-
-async def watch_loop_lag(report: Callable[[float], None]) -> None:
-    """Report, every tick, by how many seconds the event loop was late. Runs until cancelled."""
-    while True:
-        due = time.monotonic() + _LOOP_TICK_S
-        await asyncio.sleep(_LOOP_TICK_S)
-        report(max(0.0, time.monotonic() - due))

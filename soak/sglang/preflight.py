@@ -7,6 +7,8 @@ what the fingerprint and the geometry name.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,7 +19,7 @@ from soak.sglang.fingerprint import Fingerprint, fingerprint_of
 from soak.sglang.grid import state_grid
 from soak.sglang.server_metrics import LOADS, ServerMetrics, parse_loads, parse_metrics
 
-__all__ = ["Target", "TargetUnusable", "examine", "fingerprint_now"]
+__all__ = ["ServerNow", "Target", "TargetUnusable", "examine", "fingerprint_now", "server_now"]
 
 _AFFORDABLE = 40_000
 _RESERVED_LOW = 1000  # of a full-size vocabulary: specials of most tokenizers lie below this, or at the top
@@ -25,10 +27,23 @@ _FULL_SIZE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
+class ServerNow:
+    """Which server answers, and digests of what it says of its last start.
+
+    started: of the seconds that its start took, which no two starts share; empty if it does not say. seed: of
+    its random seed, which SGLang draws anew at each start unless it was given one.
+    """
+
+    fingerprint: Fingerprint
+    started: str
+    seed: str
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """A server found fit for a soak. running, queued: requests it had before ours, None if it does not say.
 
-    notes: what a person should know, one sentence each.
+    now: by its own words alone, to know it again by. notes: what a person should know, one sentence each.
     """
 
     url: str
@@ -42,6 +57,7 @@ class Target:
     data_parallel: int
     running: int | None
     queued: int | None
+    now: ServerNow
     notes: tuple[str, ...] = ()
 
     @property
@@ -73,11 +89,12 @@ async def examine(client: SGLangClient, *, affordable_tokens: int = _AFFORDABLE)
     else:
         found = Findings(None, facts.flag("uses_mamba_radix_cache") is True, (), ())
     notes.extend(found.notes)
+    now = _now(info, model)
     return Target(
         url=client.base_url,
         version=str(info.get("version", "unknown")),
         model=str(info.get("served_model_name") or info.get("model_path") or "unknown"),
-        fingerprint=fingerprint_of(info, model),
+        fingerprint=now.fingerprint,
         geometry=facts.geometry(found, chunk),
         deterministic=info.get("enable_deterministic_inference") is True,
         simulator=bool(info.get("simulator")),
@@ -85,6 +102,7 @@ async def examine(client: SGLangClient, *, affordable_tokens: int = _AFFORDABLE)
         data_parallel=facts.number("dp_size") or 1,
         running=running,
         queued=queued,
+        now=now,
         notes=tuple(notes),
     )
 
@@ -94,7 +112,27 @@ async def fingerprint_now(client: SGLangClient) -> Fingerprint:
 
     Raises TargetUnusable while it is down, loading, or something else.
     """
-    return fingerprint_of(await _server_info(client), await _first(client, "/model_info", "/get_model_info"))
+    return (await server_now(client)).fingerprint
+
+
+async def server_now(client: SGLangClient) -> ServerNow:
+    """Who answers now, at no cost to the server. Raises TargetUnusable as ``fingerprint_now``."""
+    info = await _server_info(client)
+    return _now(info, await _first(client, "/model_info", "/get_model_info"))
+
+
+def _now(info: Mapping[str, object], model: Mapping[str, object]) -> ServerNow:
+    took = info.get("startup_time")
+    return ServerNow(
+        fingerprint=fingerprint_of(info, model),
+        started=_short_digest(took) if took else "",
+        seed=_short_digest(info.get("random_seed")),
+    )
+
+
+def _short_digest(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 async def _server_info(client: SGLangClient) -> Mapping[str, object]:

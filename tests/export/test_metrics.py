@@ -52,7 +52,7 @@ def test_load(registry: CollectorRegistry, metrics: RunMetrics) -> None:
     assert value(registry, "soak_prompt_tokens_total", **shape) == 32
     assert value(registry, "soak_completion_tokens_total", **shape) == 4
     assert value(registry, "soak_cached_tokens_total", **shape) == 16
-    assert value(registry, "soak_schedule_lag_seconds_count") == 2
+    assert value(registry, "soak_schedule_lag_seconds_count") == 3
     assert value(registry, "soak_event_loop_lag_seconds_sum") == pytest.approx(0.003)
     assert value(registry, "soak_requests_in_flight", purpose="load") == 3
     assert value(registry, "soak_requests_in_flight", purpose="probe") == 2
@@ -259,6 +259,6 @@ def test_no_label_names_what_grows(registry: CollectorRegistry, metrics: RunMetr
     assert not used & FORBIDDEN_LABELS
     assert used == {
         "acked", "budget", "channel", "comparison", "conjunction", "evidence", "fault", "fingerprint", "kind",
-        "le", "mode", "outcome", "plan_version", "purpose", "reason", "shape", "simulator", "state", "stream",
-        "verdict", "version",
+        "le", "mode", "outcome", "plan_version", "purpose", "reason", "restarted", "shape", "simulator", "state",
+        "stream", "verdict", "version",
     }  # fmt: skip

@@ -1,0 +1,88 @@
+"""One probe or control after the other, within budget, while a run lasts. Believes none that it should not.
+
+A probe compares what one server said at several moments. One during which the server went away, or was
+replaced, says nothing; and before a result that looks bad is believed, the server is asked who it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from soak.oracle.divergence import Divergence
+from soak.oracle.probe import ProbeOutcome, ProbeResult
+from soak.oracle.prober import Standalone
+from soak.run.continuity import Continuity
+from soak.run.parts import Parts
+
+_WAIT_S = 0.25
+_OFF_NATS = 1.0  # a comparison whose furthest token is further off is asked about; healthy ones are not
+
+
+class Probing:
+    """The probe tasks of one run. ``winding_down``: no further probe begins."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._inside: set[asyncio.Task[Any]] = set()
+        self._number = parts.desk.probes
+        self.winding_down = False
+
+    def inside(self, task: asyncio.Task[Any]) -> bool:
+        """Whether that task is in the middle of a probe."""
+        return task in self._inside
+
+    async def run(self) -> None:
+        """One probe after the other until the run winds down."""
+        parts, task = self._parts, asyncio.current_task()
+        assert task is not None  # noqa: S101 - for the type checker: a coroutine runs in a task
+        while not self.winding_down:
+            await parts.budget.wait()
+            if parts.brake.reason is not None or not len(parts.record.victims):
+                await asyncio.sleep(_WAIT_S)
+                continue
+            self._number += 1
+            parts.desk.probes = self._number
+            self._inside.add(task)
+            try:
+                await self._probe_or_control(self._number)
+            finally:
+                self._inside.discard(task)
+
+    async def _probe_or_control(self, number: int) -> None:
+        """While a kind is not calibrated, two numbers of three go into controls of it."""
+        parts = self._parts
+        epoch = parts.continuity.epoch
+        lacking = parts.record.lacking_controls() if number % 3 else None
+        if lacking is None:
+            result: ProbeResult | Standalone | None = await parts.prober.probe(number)
+        else:
+            result = await parts.prober.control(number, lacking)
+        if isinstance(result, Standalone):
+            parts.budget.spend(result.tokens_spent)
+            if await believed(result, parts.continuity, epoch):
+                parts.record.observe_control(result)
+        elif result is not None:
+            if not await believed(result, parts.continuity, epoch):
+                result.outcome = ProbeOutcome.REQUEST_FAILED
+                result.detail = "the server went away, or was replaced, while it was asked"
+            if result.valid:
+                parts.watch.alive()
+            parts.budget.record(result)
+            parts.record.observe_probe(result)
+
+
+async def believed(result: ProbeResult | Standalone, continuity: Continuity, epoch: int) -> bool:
+    """Whether all of it is surely about the server of that epoch."""
+    if isinstance(result, Standalone):
+        bad = _off(result.control.divergence)
+    else:
+        confirmed = result.confirmation is not None or "confirming" in result.detail
+        bad = confirmed or result.outcome.hard_alarm or _off(result.divergence) or _off(result.control)
+    if bad:
+        return await continuity.same_since(epoch)
+    return continuity.epoch == epoch and not continuity.gone
+
+
+def _off(seen: Divergence | None) -> bool:
+    return seen is not None and not seen.max_abs <= _OFF_NATS

@@ -1,0 +1,176 @@
+"""The server goes away in the middle of a run and comes back: as it was, as another, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from soak.run.exit_code import ExitCode
+from tests.sglang.misbehaving import replies, serving
+from tests.survival.runs import Running, alarms, config
+from tests.survival.server import Server, every, load_only
+
+LONG = {"duration": "60s", "drain": "1s"}
+
+
+async def restarted(server: Server, out: Path, gone_s: float, **info: Any) -> Running:
+    """A run over one restart; returned when it has gone on for a while, or has ended."""
+    async with server.listening() as url:
+        running = Running(config(url, run=LONG, stop={"lost_after": "10s"}), out)
+        await running.until(lambda: server.requests > 60)
+    began = time.monotonic()
+    if gone_s:
+        await running.until(lambda: "server is gone" in running.said)
+    await asyncio.sleep(max(0.0, gone_s - (time.monotonic() - began)))
+    server.restart(**info)
+    return running
+
+
+async def goes_on(server: Server, running: Running, words: str) -> dict[str, Any]:
+    async with server.listening():
+        await running.until(lambda: words in running.said)
+        before = server.requests
+        await running.until(lambda: server.requests > before + 60)
+        running.stop.set()
+        return await running.end()
+
+
+async def test_the_same_server_again_is_noticed_and_soaked_on(tmp_path: Path) -> None:
+    server = Server()
+    running = await restarted(server, tmp_path, 2.0)
+    summary = await goes_on(server, running, "the same server again after")
+    assert "it was restarted, its cache is lost" in running.said
+    (gap,) = summary["gaps"]
+    assert gap["restarted"] is True
+    assert 1.9 < gap["seconds"] < 6
+    assert summary["load"]["undelivered"]["server-gone"] >= 10
+    assert not any("load not delivered" in reason or "errors:" in reason for reason in summary["reasons"])
+    assert any("the server was gone" in reason for reason in summary["reasons"])
+    assert set(summary["load"]["outcomes"]) <= {"ok"}, "what was lost with it is counted apart"
+    assert all(r["latency_s"]["max"] < 1.5 for r in summary["requests"].values()), "the gap is in no latency"
+    assert summary["probes"]["valid"] > 5
+    assert alarms(summary) == []
+
+
+async def test_victims_of_the_lost_cache_are_not_asked_for(tmp_path: Path) -> None:
+    server = Server()
+    running = await restarted(server, tmp_path, 1.5)
+    summary = await goes_on(server, running, "its cache is lost")
+    # at 20 victims a second all that were held would come back as evicted
+    assert summary["probes"]["victims_evicted"] <= 3
+
+
+async def test_a_restart_too_short_to_be_missed_shows_in_the_counters(tmp_path: Path) -> None:
+    server = Server()
+    running = await restarted(server, tmp_path, 0.0)
+    summary = await goes_on(server, running, "the same server again")
+    assert summary["gaps"][0]["restarted"] is True
+    assert alarms(summary) == []
+
+
+async def test_a_server_that_tells_nothing_counts_as_restarted(tmp_path: Path) -> None:
+    server = Server(metrics=False)
+    server.restart(startup_time=None)
+    running = await restarted(server, tmp_path, 2.0, startup_time=None)
+    summary = await goes_on(server, running, "whether it was restarted cannot be told")
+    assert summary["gaps"][0]["restarted"] is None
+
+
+async def test_a_network_that_was_away_is_no_restart(tmp_path: Path) -> None:
+    server = Server()
+    async with server.listening() as url:
+        running = Running(config(url, run=LONG), tmp_path)
+        await running.until(lambda: server.requests > 60)
+    await running.until(lambda: "server is gone" in running.said)
+    summary = await goes_on(server, running, "it was not restarted")
+    assert summary["gaps"][0]["restarted"] is False
+
+
+@pytest.mark.parametrize(
+    ("info", "field"),
+    [({"attention_backend": "other"}, "attention_backend"), ({"model_path": "models/other"}, "model_path")],
+)
+async def test_another_server_ends_the_run_and_its_evidence_stays_apart(
+    info: dict[str, Any], field: str, tmp_path: Path
+) -> None:
+    server = Server()
+    state = tmp_path / "state.sqlite"
+    async with server.listening() as url:
+        loaded = config(url, run={**LONG, "state": str(state)})
+        running = Running(loaded, tmp_path / "one")
+        await running.until(lambda: server.requests > 60)
+    await running.until(lambda: "server is gone" in running.said)
+    server.restart(**info)
+    async with server.listening():
+        summary = await running.end()
+        assert summary["exit_code"] == ExitCode.TARGET
+        assert any("another server answers" in reason and field in reason for reason in summary["reasons"])
+        assert alarms(summary) == []
+        assert fingerprints(state) == 1
+        again = Running(config(url, run={"state": str(state)}), tmp_path / "other")
+        assert alarms(await again.end()) == []
+    assert fingerprints(state) == 2, "each server has evidence of its own"
+
+
+def fingerprints(state: Path) -> int:
+    with sqlite3.connect(state) as db:
+        return int(db.execute("SELECT count(*) FROM evidence").fetchone()[0])
+
+
+async def test_a_server_swapped_behind_the_address_spoils_no_evidence(tmp_path: Path) -> None:
+    """No gap, no reset: from one request to the next another model answers, as behind a load balancer."""
+    server = Server()
+    async with server.listening() as url:
+        running = Running(config(url, run=LONG), tmp_path)
+        await running.until(lambda: server.requests > 150)
+        server.shift = 3.0
+        server.small.info["model_path"] = "models/other"
+        summary = await running.end(30)
+    assert summary["exit_code"] == ExitCode.TARGET
+    assert alarms(summary) == []
+
+
+async def test_a_server_that_stays_away_ends_the_run_with_all_it_found(tmp_path: Path) -> None:
+    server = Server()
+    async with server.listening() as url:
+        running = Running(config(url, run=LONG, stop={"lost_after": "2s"}), tmp_path)
+        await running.until(lambda: server.requests > 60)
+    began = time.monotonic()
+    summary = await running.end()
+    assert time.monotonic() - began < 8
+    assert summary["exit_code"] == ExitCode.TARGET
+    assert summary["gaps"][0]["ended_at"] is None
+    assert summary["load"]["outcomes"]["ok"] > 10
+
+
+async def test_a_proxy_without_its_server_is_a_gap_too(tmp_path: Path) -> None:
+    server = Server()
+    async with server.listening() as url:
+        running = Running(config(url, run=LONG), tmp_path)
+        await running.until(lambda: server.requests > 60)
+    gateway = replies(502, b"<html>502 Bad Gateway</html>", "text/html")
+
+    async def bad(_: web.Request) -> web.Response:
+        return web.Response(status=502)
+
+    async with serving(gateway, routes=dict.fromkeys(("/metrics", "/v1/loads"), bad), port=server.port):
+        await running.until(lambda: "server is gone" in running.said)
+    server.restart()
+    summary = await goes_on(server, running, "the same server again")
+    assert set(summary["load"]["outcomes"]) <= {"ok"}
+
+
+async def test_errors_of_a_server_that_stays_are_not_put_down_to_a_gap(tmp_path: Path) -> None:
+    server = Server(spoil=load_only(every(4, replies(503, b"down", "text/plain"))))
+    async with server.listening() as url:
+        running = Running(config(url), tmp_path)
+        summary = await running.end()
+    assert summary["gaps"] == []
+    assert summary["load"]["outcomes"]["rejected"] >= 5
+    assert summary["exit_code"] == ExitCode.LOAD
