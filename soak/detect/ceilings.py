@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,4 +180,21 @@ def control_floor_reason(control: float | None, controls: int, cold: float | Non
         f"mean k3 {control:.3g} over {controls}) as cold passes are from each other (median {cold:.3g} over "
         f"{colds}, counted as {counted:.3g}; bound {FLOOR_RATIO:g} times): either every resume is wrong, or "
         "this server cannot resume as it recomputes"
+    )
+
+
+def control_onset_reason(onsets: Sequence[float]) -> str:
+    """Why single controls of a kind are suspicious, with figures; empty if they are not.
+
+    onsets: median |d| over the first 16 tokens of the latest controls, oldest first. A control is a prefix
+    that soak itself wrote a moment before: a fault that spoils one state in twenty spoils one control in
+    twenty, which the floor, a median, never shows and calibration would learn.
+    """
+    far = [onset for onset in onsets if onset >= ONSET_CEILING]
+    if len(far) < HITS or len(onsets) < FLOOR_CONTROLS:  # the floor, which says more, comes first
+        return ""
+    return (
+        f"{len(far)} of the last {len(onsets)} controls are off by a median of {ONSET_CEILING:g} nats or "
+        f"more over their first 16 tokens, latest {', '.join(f'{onset:.3g}' for onset in far[-HITS:])}: some "
+        "prefixes come back wrong even when nobody else had a part in writing them"
     )

@@ -11,7 +11,7 @@ from typing import Any
 from soak.detect.account import kind_calibration, kind_ready, reasons
 from soak.detect.bounds_watch import BoundsWatch
 from soak.detect.calibration import Bounds
-from soak.detect.ceilings import FLOOR_COLDS, control_floor_reason
+from soak.detect.ceilings import FLOOR_COLDS, control_floor_reason, control_onset_reason
 from soak.detect.evidence import Evidence, Sighting, shape_of
 from soak.detect.exact import ExactMode, Finding, control_alarm, probe_alarm
 from soak.detect.kind_book import KindBook
@@ -137,6 +137,7 @@ class Detector:
         if book.add_control(control, under_load):
             self._take_waiting(book)
         self._check_floor(name, book)
+        self._check_onsets(name, book)
         return tuple(self._alarms[before:])
 
     def refuse_control(self, kind: ResumeKind | str, why: str) -> None:
@@ -244,6 +245,15 @@ class Detector:
         words = control_floor_reason(control.median(), len(control), cold.median(), len(cold))
         if words:
             self._latch(Alarm(Verdict.SUSPECT, "control-floor", stream, "*", words, ()))
+
+    def _check_onsets(self, kind: str, book: KindBook) -> None:
+        stream = f"*/*/{kind}"
+        standing = ("control-floor", "control-onset")
+        if any(_latch_key(channel, Verdict.SUSPECT, stream) in self._latched for channel in standing):
+            return
+        words = control_onset_reason(book.onsets)
+        if words:
+            self._latch(Alarm(Verdict.SUSPECT, "control-onset", stream, "*", words, ()))
 
     # What it has to say
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Any
 
@@ -13,6 +14,9 @@ from soak.oracle.divergence import Divergence
 
 WAITING_MAX = 20_000
 """Probes kept for the time their kind is calibrating; the oldest go first, and are counted."""
+
+ONSETS_KEPT = 60
+"""Controls whose median |d| over their first tokens is remembered."""
 
 EARLY_CONTROLS = 10
 EARLY_PAIRS = 3
@@ -29,6 +33,7 @@ class KindBook:
         self.paired = PairedNull()
         self.control_scores = LatestMedian()
         self.control_k3 = LatestMedian()
+        self.onsets: deque[float] = deque(maxlen=ONSETS_KEPT)  # of controls' first tokens
         self.waiting: deque[Sighting] = deque(maxlen=WAITING_MAX)
         self.dropped = 0
         self.probes = 0
@@ -39,6 +44,8 @@ class KindBook:
         """Take one control in; True if the kind's bounds hold from now on and did not before."""
         self.control_scores.add(control.score)
         self.control_k3.add(control.k3)
+        if math.isfinite(control.first16_median_abs):
+            self.onsets.append(control.first16_median_abs)
         self.paired.add(control.score, under_load)
         return self.calibration.add(control.score)
 
@@ -73,6 +80,7 @@ class KindBook:
             "paired": self.paired.state(),
             "control_scores": self.control_scores.values(),
             "control_k3": self.control_k3.values(),
+            "onsets": list(self.onsets),
             "waiting": [[s.number, s.stream, s.score, s.pair_score, s.cold_score] for s in self.waiting],
             "counts": [self.dropped, self.probes, self.refused],
             "refusal": self.refusal,
@@ -86,6 +94,7 @@ class KindBook:
         fresh.paired = PairedNull.restored(state["paired"])
         fresh.control_scores = LatestMedian(values=state["control_scores"])
         fresh.control_k3 = LatestMedian(values=state["control_k3"])
+        fresh.onsets.extend(state.get("onsets", ()))
         fresh.waiting.extend(Sighting(*held) for held in state["waiting"])
         fresh.dropped, fresh.probes, fresh.refused = state["counts"]
         fresh.refusal = state["refusal"]

@@ -3,8 +3,19 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from soak.detect.ceilings import AMNESIA, ONSET, ceilings_over, control_floor_reason
+from soak.detect.ceilings import (
+    AMNESIA,
+    FLOOR_CONTROLS,
+    HITS,
+    ONSET,
+    ONSET_CEILING,
+    ceilings_over,
+    control_floor_reason,
+    control_onset_reason,
+)
 from soak.detect.detector import Detector
 from soak.detect.settings import DetectSettings
 from soak.detect.verdict import Alarm, Verdict
@@ -167,3 +178,26 @@ def test_control_floor_is_suspect_with_its_reason() -> None:
     (alarm,) = alarms
     assert (alarm.verdict, alarm.channel, alarm.stream) == (Verdict.SUSPECT, "control-floor", "*/*/decode")
     assert "500 times" in alarm.evidence
+
+
+def test_single_controls_that_are_far_off_are_suspect_though_their_median_is_not() -> None:
+    watching = detector()
+    for number in range(60):
+        far = number in (9, 30, 51)
+        watching.add_control("decode", divergence(1e-5, first16=0.9 if far else 0.01), False)
+        watching.add_cold_repeat(divergence(1e-5), False)
+    (alarm,) = watching.alarms
+    assert (alarm.verdict, alarm.channel, alarm.stream) == (Verdict.SUSPECT, "control-onset", "*/*/decode")
+    assert "3 of the last 52 controls" in alarm.evidence
+    again = detector()
+    again.restore(watching.state())
+    assert again.alarms == watching.alarms
+    again.acknowledge(alarm)
+    again.add_control("decode", divergence(1e-5, first16=0.9), False)
+    assert [a.channel for a in again.alarms] == ["control-onset"]  # it goes on
+
+
+@given(st.lists(st.floats(0, 5), max_size=60))
+def test_control_onset_needs_hits_and_enough_controls(onsets: list[float]) -> None:
+    far = sum(onset >= ONSET_CEILING for onset in onsets)
+    assert bool(control_onset_reason(onsets)) is (far >= HITS and len(onsets) >= FLOOR_CONTROLS)
