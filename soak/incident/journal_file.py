@@ -20,6 +20,7 @@ _BUSY_S = 10.0
 _MAGIC = b"SQLite format 3\0"
 _CHECKED_WHOLE = 32 << 20  # bytes; reading a large journal from end to end would hold up the start of a run
 
+# prompts.seq is never given twice: pins and the pruning front go by it, also after all rows have gone
 _SCHEMA = """
 CREATE TABLE sessions (
     id INTEGER PRIMARY KEY,
@@ -46,7 +47,7 @@ CREATE TABLE progress (
     PRIMARY KEY (run_id, shard, shards)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE prompts (
-    seq INTEGER PRIMARY KEY,
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
     session INTEGER NOT NULL,
     origin INTEGER NOT NULL,
     idx INTEGER NOT NULL,

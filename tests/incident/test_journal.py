@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from soak.drive.observation import Observation
-from soak.incident import journal_writer
+from soak.incident import journal_pruning, journal_writer
 from soak.incident.journal_file import SCHEMA_VERSION, JournalFile, JournalUnusable, journal_path
 from soak.incident.journal_pruning import Keep
 from soak.incident.journal_reader import JournalReader
@@ -237,8 +237,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("after_s", [1.5, 2.2])
-def test_kill_9_costs_at_most_the_last_second(path: Path, after_s: float) -> None:
+def test_kill_9_costs_at_most_the_last_second(path: Path) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(path)],
         stdout=subprocess.PIPE,
@@ -248,7 +247,7 @@ def test_kill_9_costs_at_most_the_last_second(path: Path, after_s: float) -> Non
     assert child.stdout is not None
     assert child.stdout.readline() == "begun\n"
     told: list[str] = []
-    end = time.time() + after_s
+    end = time.time() + 1.7
     while time.time() < end or len(told) < 25:
         told.append(child.stdout.readline())
     child.kill()
@@ -310,44 +309,48 @@ def test_bytes_an_item_of_a_thousand_tokens_and_sixty_four_returned(path: Path) 
 
 
 async def test_the_oldest_rows_go_and_an_incident_holds_its_window(path: Path) -> None:
-    short = replace(KEEP, bytes=1_000_000, window_us=10_000_000, before_us=1_000_000, after_us=500_000)
+    short = replace(KEEP, bytes=400_000, window_us=10_000_000, before_us=1_000_000, after_us=500_000)
     run = Run(path, keep=short)
-    run.load(range(1000), gap_s=0.1)
+    run.load(range(400), gap_s=0.1)
     await run.probe(1)
     run.journal.alarm(run.alarm(1))
-    run.long_load(6000, first=1000)
+    run.long_load(2500, first=400)
     reader = JournalReader(path)
-    until(lambda: run.journal.written > len(run.loads) + 6000 and run.journal.bytes <= 1_000_000)
+    until(lambda: run.journal.written > len(run.loads) + 2500)
+    held = "SELECT count(*) FROM prompts WHERE idx < 400 AND origin = 0"
+    until(lambda: rows(path, held)[0][0] < len(run.loads) / 3)
+    until(lambda: run.journal.bytes <= 400_000)
     trace, _ = read_trace(reader, "3fa9c1d2")
     assert trace.case.victim is not None
     assert [s.ids.tolist() for s in trace.sent if s.origin is not Origin.LOAD] == [
         seen.sent.ids.tolist() for seen in run.passes
     ]
-    (held,) = rows(path, "SELECT count(*) FROM prompts WHERE idx < 1000 AND origin = 0")[0]
-    assert 0 < held < len(run.loads) / 10
-    assert rows(path, "SELECT max(idx) FROM prompts") == [(6999,)]
+    assert rows(path, held)[0][0] > 0
+    assert rows(path, "SELECT max(idx) FROM prompts") == [(2899,)]
     run.journal.close()
 
 
-def test_rows_too_old_go(path: Path) -> None:
+def test_rows_too_old_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_pruning, "_LOOK_EVERY_US", 0)
     run = Run(path, keep=Keep(age_us=1_000_000))  # all of the run is made up to be an hour ago
-    run.load(range(50))
-    until(lambda: run.journal.written == len(run.loads))
-    run.journal._writer._pruner._looked_us = 0
-    until(lambda: rows(path, "SELECT count(*) FROM prompts") == [(0,)])
+    for first in (0, 50):  # and again when all have gone
+        run.load(range(first, first + 50))
+        until(lambda: run.journal.written == len(run.loads))
+        until(lambda: rows(path, "SELECT count(*) FROM prompts") == [(0,)])
     run.journal.close()
 
 
 async def test_windows_that_fill_the_journal_are_given_up_oldest_first_and_said(path: Path) -> None:
-    run = Run(path, keep=replace(KEEP, bytes=1_000_000, window_us=1 << 60))
+    run = Run(path, keep=replace(KEEP, bytes=400_000, window_us=1 << 60))
     run.load(range(100))
     for number in range(1, 4):
         await run.probe(number)
     run.journal.alarm(run.alarm(1, 2, 3))
-    run.long_load(8000, first=100)
+    run.long_load(3000, first=100)
     run.journal.alarm(run.alarm(3, name="0000beef"))  # holds everything since
-    run.long_load(4000, first=8100)
-    until(lambda: run.journal.bytes <= 1_000_000, within_s=40)
+    run.long_load(2000, first=3100)
+    until(lambda: bool(run.journal._writer.said), within_s=60)
+    until(lambda: run.journal.bytes <= 400_000, within_s=60)
     run.journal.tick()
     assert "full of the windows of incidents: that of incident 3fa9c1d2 is given up" in " ".join(run.said)
     reader = JournalReader(path)
