@@ -169,7 +169,7 @@ async def record_calibration(scene: Scene, numerics: Numerics, plan: Plan) -> Ca
     refused: Counter[str] = Counter()
     hard = number = 0
     loaded = False
-    while wanting := [k for k in scene.kinds if detector.wants_control(k) and tried[k] < GIVE_UP]:
+    while wanting := [k for k in scene.kinds if _lacks_controls(detector, k) and tried[k] < GIVE_UP]:
         victims = Victims(site.seed)
         for victim in scene.act(site, site.draw.chance(plan.often_of(scene))):
             victims.add(victim)
@@ -177,13 +177,14 @@ async def record_calibration(scene: Scene, numerics: Numerics, plan: Plan) -> Ca
         loaded = not loaded
         generating = 40 * CONTROLS_OF_ONE_ACT if ResumeKind.DECODE in wanting else 16
         with site.busy(generating) if loaded else nullcontext():
-            if detector.wants_cold_repeat():
-                repeat = await _cold_repeat(site, plan)
-                if repeat is None:
-                    hard += 1
-                else:
-                    detector.add_cold_repeat(repeat, loaded)
-                    colds.append((repeat, loaded))
+            for _ in range(CONTROLS_OF_ONE_ACT):
+                if detector.wants_cold_repeat():
+                    repeat = await _cold_repeat(site)
+                    if repeat is None:
+                        hard += 1
+                    else:
+                        detector.add_cold_repeat(repeat, loaded)
+                        colds.append((repeat, loaded))
             for kind in wanting * CONTROLS_OF_ONE_ACT:
                 number += 1
                 tried[kind] += 1
@@ -198,7 +199,12 @@ async def record_calibration(scene: Scene, numerics: Numerics, plan: Plan) -> Ca
     return CalibrationRecord(tuple(controls), tuple(colds), hard, dict(refused.most_common(5)))
 
 
-async def _cold_repeat(site: Site, plan: Plan) -> Divergence | None:
+def _lacks_controls(detector: Detector, kind: ResumeKind) -> bool:
+    """Whether a kind is not calibrated, or its controls may still bring it into exact mode."""
+    return detector.wants_control(kind) or detector.exact_may_come(kind)
+
+
+async def _cold_repeat(site: Site) -> Divergence | None:
     """Two cold passes of the same tokens against each other; None if one of them was no answer."""
     passes = Passes(site.session, 120.0)
     question = Question(site.ids(site.draw.between(160, 260)), 100)
