@@ -20,7 +20,7 @@ from tests.compose.host import Engine, Failed
 FAULT = "stale-track-tail"
 SERVICES = {"sim", "soak-sim", "prometheus", "alertmanager", "receiver"}
 IMAGE_MB = 150
-ALARM_WITHIN_S = 150.0
+ALARM_WITHIN_S = 240.0  # about a minute on two cores of their own
 T = TypeVar("T")
 
 
@@ -123,8 +123,8 @@ def test_what_was_written_is_what_runs(stack: Stack) -> None:
         assert host["CapDrop"] == ["ALL"] and host["SecurityOpt"] == ["no-new-privileges:true"], name
         published = [b["HostIp"] for bindings in host["PortBindings"].values() for b in bindings]
         assert published == ["127.0.0.1"], name
-        users = stack.engine.docker("top", one["Id"], "-eo", "uid").split()[1:]
-        assert users and "0" not in users, name
+        rows = stack.engine.docker("top", one["Id"], "-eo", "uid,pid").splitlines()[1:]
+        assert rows and not {row.split()[0] for row in rows} & {"0", "root"}, name
 
 
 def test_the_image_adds_little_to_its_base(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:

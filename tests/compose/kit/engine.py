@@ -26,6 +26,7 @@ PR_SET_PDEATHSIG = 1
 SIOCSIFFLAGS = 0x8914
 IFF_UP = 1
 START_S = 60.0
+GONE_S = 20.0
 DATA_BYTES = 8 << 30  # at most; the images and containers of the tests take about 2 GB
 NAMESPACES = ("--mount", "--net", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc")
 
@@ -56,12 +57,15 @@ def inside(tools: Path, state: Path) -> int:
     return subprocess.run(command, env=environment, check=False).returncode
 
 
-def remove_cgroups(name: str) -> None:
-    """The kernel keeps an empty control group until somebody removes it."""
+def remove_cgroups(name: str) -> bool:
+    """Whether none is left. The kernel keeps a control group until somebody removes it, when it is empty."""
+    left = False
     for top in (p for pattern in (name, f"*/{name}") for p in Path("/sys/fs/cgroup").glob(pattern)):
         for folder, _, _ in os.walk(top, topdown=False):
             with contextlib.suppress(OSError):
                 Path(folder).rmdir()
+        left = left or top.exists()
+    return not left
 
 
 def answers(path: Path) -> bool:
@@ -112,13 +116,12 @@ def outside(tools: Path, state: Path) -> int:
     finally:
         child.kill()
         child.wait()
-        gone = time.monotonic() + 10
+        gone = time.monotonic() + GONE_S
         while time.monotonic() < gone:
             shutil.rmtree(state, ignore_errors=True)
-            remove_cgroups(state.name)
-            if not state.exists():
+            if remove_cgroups(state.name) and not state.exists():
                 break
-            time.sleep(0.2)
+            time.sleep(0.1)
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ work=$PWD/build/compose
 python=${SETUP_PYTHON:-.venv/bin/python}
 
 not_run() {
-  echo "NOT RUN: the container tests: $*"
+  printf '=== NOT RUN: nothing was tested with containers\nNOT RUN: the container tests: %s\n' "$*"
   exit 3
 }
 
