@@ -160,6 +160,56 @@ def apart(trace: Trace, numbers: Collection[int]) -> Trace:
     return _moved(trace, lambda place: moved.get(place, shift), at_us + shift if at_us else 0)
 
 
+def together(trace: Trace, one: int, other: int) -> Trace | None:
+    """Two requests (by their place in the order) as one batched request; None where they cannot be one.
+
+    Requests that were only near each other in time are rarely scheduled together twice; those that travel
+    together always are. They take over the fields of the victim's, else of the first.
+    """
+    order = order_of(trace)
+    first, second = order.requests[one], order.requests[other]
+    places = (*first.places, *second.places)
+    if first.parents or second.parents or any(trace.sent[p].abort_us is not None for p in places):
+        return None
+    like = trace.sent[trace.case.victim if trace.case.victim in places else places[0]]
+    start = trace.sent[first.places[0]]
+    if any(trace.sent[p].namespace != like.namespace for p in places):
+        return None
+    sent = [
+        s
+        if p not in places
+        else replace(
+            s,
+            request=start.request,
+            at_us=start.at_us,
+            sent_us=start.sent_us,
+            max_new_tokens=like.max_new_tokens,
+            temperature_milli=like.temperature_milli,
+            stream=like.stream,
+            return_logprob=like.return_logprob,
+            logprob_start_len=None,
+        )
+        for p, s in enumerate(trace.sent)
+    ]
+    merged = _in_order(replace(trace, sent=tuple(sent)))
+    kept = zip(merged.sent, merged.seen, strict=True)
+    return merged if all(len(seen.output_ids) <= s.max_new_tokens for s, seen in kept) else None
+
+
+def _in_order(trace: Trace) -> Trace:
+    """The trace again with its prompts in order of sending; what refers to a place follows it."""
+    places = sorted(range(len(trace.sent)), key=lambda p: (trace.sent[p].sent_us, p))
+    now = {place: number for number, place in enumerate(places)}
+    sent = [
+        replace(s, parent=None if s.parent is None else now[s.parent])
+        for s in (trace.sent[place] for place in places)
+    ]
+    victim = None if trace.case.victim is None else now[trace.case.victim]
+    return Trace(
+        tuple(sent), tuple(trace.seen[place] for place in places), replace(trace.case, victim=victim)
+    )
+
+
 def _moved(trace: Trace, by: Callable[[int], int], at_us: int) -> Trace:
     sent = tuple(
         replace(s, at_us=s.at_us + by(place), sent_us=s.sent_us + by(place))

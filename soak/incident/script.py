@@ -17,6 +17,7 @@ from soak.incident.about import About
 from soak.incident.cuts import case_share, own_len
 from soak.incident.judge import (
     CLEAR_OF_NOISE,
+    SHARE_IF_EXACT,
     SHARE_OF_ORIGINAL,
     Original,
     original_of,
@@ -41,7 +42,7 @@ $sends
 Usage: python3 $name [URL] [--exact-ids]; URL: http://127.0.0.1:30000 by default; key: SGLANG_API_KEY
 Ids are other ones in every run (--exact-ids: the recorded ones). Exit: 0 PASS, 1 FAIL, 2 cannot tell."""
 import json, os, random, sys, threading, time, urllib.request
-URL = ([word for word in sys.argv[1:] if word[0] != "-"] or ["http://127.0.0.1:30000"])[0].rstrip("/")
+URL = ([w for w in sys.argv[1:] if w[0] != "-"] or ["http://127.0.0.1:30000"])[0].rstrip("/")
 RUN, KEY = "repro-%016x-" % random.SystemRandom().getrandbits(64), os.environ.get("SGLANG_API_KEY")
 HEADERS = dict({"Content-Type": "application/json"}, **({"Authorization": "Bearer " + KEY} if KEY else {}))
 STAY = type("Stay", (urllib.request.HTTPRedirectHandler,), {"redirect_request": lambda *_: None})
@@ -60,8 +61,8 @@ def post(path, namespace="", **body):
         return json.loads(answer.read() or b"null")
 
 def generate(prompts, new, temperature, namespace, rids):
-    sampling = {"max_new_tokens": new, "temperature": temperature, "ignore_eos": True}
-    answers = post("/generate", namespace, input_ids=prompts, sampling_params=sampling, rid=rids)
+    answers = post("/generate", namespace, input_ids=prompts, rid=rids, sampling_params={
+        "max_new_tokens": new, "temperature": temperature, "ignore_eos": True})
     return [ids + answer["output_ids"] for ids, answer in zip(prompts, answers)]
 
 def score(ids, start, namespace):
@@ -95,19 +96,19 @@ def main():
     [thread.join() for thread in threads]
     ids, pairs = (prefix or WRITTEN[VICTIM][:INHERITS]) + salted(TAIL), []
     boundary = score(ids, len(ids) - 1, NAMESPACE)[0]
-    for number in (1, 2):  # twice: a cold pass, too, can be what sets the fault off
+    for number in range(3):  # again and again: a cold pass, too, can be what sets the fault off
         cached, warm = score(ids[:boundary + 1 + SCORED], boundary, NAMESPACE)
         pairs.append((warm, score(ids[:boundary + 1 + SCORED], boundary, "cold-%d" % number)[1]))
         if not boundary or cached != boundary:
             return print("cannot tell: %d, then %d tokens were cached; %s" % (boundary, cached, FAULTS)) or 2
     if any(None in logprobs for pair in pairs for logprobs in pair):
         return print("FAIL: a logprob is null, which is how SGLang writes NaN and infinity") or 1
-    noise, (warm, cold) = apart(pairs[0][1], pairs[1][1]), max(pairs, key=lambda pair: apart(*pair))
+    noise, (warm, cold) = max(apart(pairs[0][1], c) for _, c in pairs), max(pairs, key=lambda p: apart(*p))
     for place, (w, c) in enumerate(zip(warm, cold), boundary + 1):
         print("position %6d   cached %9.4f   cold %9.4f   apart %+9.4f" % (place, w, c, w - c))
-    failed = apart(warm, cold) > $clear * noise and apart(warm, cold) >= $least
-    words = "%s: mean of d^2 / 2 is %.3g, of two cold passes %.3g; when it was found $found"
-    return print(words % ("FAIL" if failed else "PASS", apart(warm, cold), noise)) or int(failed)
+    failed = apart(warm, cold) > max($clear * noise, $least if noise else $least_if_exact)
+    print("%s: score %.3g, noise %.3g, found $found" % (["PASS", "FAIL"][failed], apart(warm, cold), noise))
+    return int(failed)
 
 ''')
 
@@ -134,6 +135,7 @@ def script(name: str, trace: Trace, about: About) -> str:
         ordinary=f"{low}, {high}",
         clear=f"{CLEAR_OF_NOISE:g}",
         least=f"{SHARE_OF_ORIGINAL * original.score:.3g}",
+        least_if_exact=f"{SHARE_IF_EXACT * original.score:.3g}",
         found=f"{original.score:.3g}",
     )
     return code + _data(trace, order) + _END
@@ -179,7 +181,7 @@ def _sends(trace: Trace, order: Order) -> str:
     tokens = sum(len(s.ids) + s.max_new_tokens for s in trace.sent)
     return (
         f"Sends {len(trace.sent)} prompts in {len(order.requests)} requests ({tokens} tokens), then asks "
-        f"{len(trace.case.ids)} tokens, twice from the cache and twice cold."
+        f"{len(trace.case.ids)} tokens, three times warm and cold."
     )
 
 

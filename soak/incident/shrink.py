@@ -108,6 +108,18 @@ def _alone(trace: Trace) -> Trials:
         candidate = cuts.apart(trace, [number])
         if size(candidate) < size(trace) and (yield candidate):
             trace = candidate
+    return (yield from _together(trace))
+
+
+def _together(trace: Trace) -> Trials:
+    """What has to run side by side, as one request where that does it: timing is then no part of it."""
+    number = 0
+    while number + 1 < len(order_of(trace).requests):
+        merged = cuts.together(trace, number, number + 1)
+        if merged is not None and size(merged) < size(trace) and (yield merged):
+            trace = merged
+        else:
+            number += 1
     return trace
 
 

@@ -22,8 +22,8 @@ PATIENCE_S = 120.0
 
 LOAD: dict[str, Any] = {
     "arrivals": "constant",
-    "rate": 4,
-    "max_context": 420,
+    "rate": 2,
+    "max_context": 300,
     "min_prompt": 48,
     "max_new_tokens": 6,
     "decode_tokens": 140,
@@ -40,12 +40,12 @@ async def simulator(fault: str, *, planted: bool = True, **settings: Any) -> Asy
         yield url
 
 
-def config(url: str, shapes: dict[str, int], **sections: dict[str, Any]) -> configs.Config:
+def config(url: str, **sections: dict[str, Any]) -> configs.Config:
     values: dict[str, Any] = {
         "target": {"url": url},
         "run": {"duration": f"{PATIENCE_S}s", "drain": "2s", "seed": 3},
-        "load": {**LOAD, "shapes": shapes},
-        "probe": {"rate": 20, "concurrency": 2, "tail": 24, "continuation": 24},
+        "load": LOAD,
+        "probe": {"rate": 8, "concurrency": 1, "tail": 24, "continuation": 24},
         "budget": {"probe_share": None, "pool_share_per_minute": None},
         "detect": {"max_abs_d": 0.01},
         "journal": {"after": "200ms", "before": "10s", "window": "30s"},

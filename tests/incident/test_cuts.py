@@ -97,6 +97,24 @@ def test_apart_nothing_runs_beside() -> None:
     assert cuts.most_at_once(cuts.apart(trace, range(4))) == 1
 
 
+def test_two_requests_become_one() -> None:
+    script = Script(lasts_us=10_000)
+    script.send(random_ids(20, 1), new=5)
+    (victim,) = script.send(random_ids(30, 2), new=2)
+    script.rest()
+    (late,) = script.send(random_ids(10, 3))
+    trace = script.ask(victim)
+    merged = cuts.together(trace, 0, 1)
+    assert merged is None  # the first one's recorded output is longer than the victim's may be
+    trace = cuts.with_output(trace, 0, 2)
+    merged = cuts.together(trace, 0, 1)
+    assert merged is not None
+    holds_together(merged)
+    assert [r.places for r in order_of(merged).requests] == [(0, 1), (late,)]
+    assert merged.case.victim == victim
+    assert cuts.together(family(), 0, 1) is None  # a follow-up cannot travel with its parent
+
+
 def test_windows_keep_the_history_of_the_case() -> None:
     script = Script()
     (old,) = script.send(random_ids(40, 1), new=2)

@@ -42,6 +42,8 @@ def test_on_an_exact_server_any_difference_near_the_original_counts() -> None:
 def test_it_must_stand_clear_of_cold_passes_and_of_controls() -> None:
     assert reading(seen(0.3, cold=0.09)) == [Reading.REPRODUCED]
     assert reading(seen(0.3, cold=0.1)) == [Reading.NOT_REPRODUCED]
+    assert reading(seen(0.1, cold=0.001)) == [Reading.REPRODUCED]
+    assert reading(seen(0.09, cold=0.001)) == [Reading.NOT_REPRODUCED]  # under a tenth of the score
     assert reading(seen(0.3, cold=0.02, control=0.1)) == [Reading.NOT_REPRODUCED]
 
 
