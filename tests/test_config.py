@@ -268,3 +268,17 @@ def test_what_a_config_allows_fits_into_its_context(
         for prompt in item.prompts:
             ends[item.step] = before + prompt.length + item.max_new_tokens
             assert ends[item.step] <= room
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"),
+    [("2GB", 2_000_000_000), ("500 MiB", 500 << 20), (3_000_000, 3_000_000), ("1.5g", 1_500_000_000)],
+)
+def test_a_size_is_given_in_bytes_or_in_words(size: object, wanted: int) -> None:
+    assert config.build({"journal": {"bytes": size}}).journal.bytes == wanted
+
+
+@pytest.mark.parametrize("size", ["much", "1KB", -5, True, "2 horses"])
+def test_a_size_that_is_none_is_refused(size: object) -> None:
+    with pytest.raises(config.ConfigError, match=r"journal\.bytes: given"):
+        config.build({"journal": {"bytes": size}})

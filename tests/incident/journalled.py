@@ -61,6 +61,7 @@ class Run:
     loads: dict[tuple[int, int, int], tuple[TokenIds, TokenIds]] = field(default_factory=dict)
     passes: list[PassSeen] = field(default_factory=list)
     probes: list[ProbeResult] = field(default_factory=list)
+    observations: list[Observation] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.plan = Plan(self.seed, SPEC, self.nonce)
@@ -104,6 +105,7 @@ class Run:
                     answer = self._answer(ids, item.max_new_tokens, gap_s)
                     seen = Observation(item, part, ids, answer.sent_s - 0.002, answer)
                     self.journal.observe_load(seen)
+                    self.observations.append(seen)
                     self.loads[index, item.step, part] = (ids, answer.output_ids)
                     whole[item.step] = np.concatenate([ids, answer.output_ids])
                     if item.parent is None and item.tenant is None:
