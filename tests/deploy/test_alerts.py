@@ -163,3 +163,55 @@ def test_uids_of_grafana_rules_are_stable_and_short() -> None:
     uids = [rule["uid"] for rule in group["rules"]]
     assert len(set(uids)) == len(uids)
     assert all(re.fullmatch(r"[a-z-]{1,40}", uid) for uid in uids), uids
+
+
+# The fields that Grafana's own source reads, by kind of file; another one would be passed over in silence.
+RULE_FIELDS = {
+    "uid", "title", "condition", "data", "dashboardUid", "panelId", "noDataState", "execErrState", "for",
+    "keepFiringFor", "annotations", "labels", "isPaused", "notification_settings", "record",
+}  # fmt: skip
+QUERY_FIELDS = {"refId", "queryType", "relativeTimeRange", "datasourceUid", "model"}
+RECEIVER_FIELDS = {"uid", "type", "settings", "disableResolveMessage"}
+ROUTE_FIELDS = {
+    "receiver", "group_by", "matchers", "object_matchers", "mute_time_intervals", "continue", "routes",
+    "group_wait", "group_interval", "repeat_interval",
+}  # fmt: skip
+SOURCE_FIELDS = {
+    "orgId", "name", "type", "access", "url", "user", "database", "basicAuth", "basicAuthUser", "isDefault",
+    "withCredentials", "jsonData", "secureJsonData", "editable", "uid", "version", "correlations",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_grafana_reads_every_field_that_is_written(way: str) -> None:
+    folder = DEPLOY / "grafana" / "alerting" / way
+    (group,) = parsed(folder / "rules.yaml")["groups"]
+    assert group.keys() == {"orgId", "name", "folder", "interval", "rules"}
+    for rule in group["rules"]:
+        assert rule.keys() <= RULE_FIELDS
+        assert {"OK", "KeepLast"} == {rule["noDataState"], rule["execErrState"]}
+        for query in rule["data"]:
+            assert query.keys() <= QUERY_FIELDS
+    (point,) = parsed(folder / "contact-points.yaml")["contactPoints"]
+    assert point.keys() == {"orgId", "name", "receivers"}
+    assert all(receiver.keys() <= RECEIVER_FIELDS for receiver in point["receivers"])
+    (policy,) = parsed(folder / "policies.yaml")["policies"]
+    assert policy.keys() <= ROUTE_FIELDS | {"orgId"}
+    assert policy["receiver"] == point["name"]
+    for route in policy["routes"]:
+        assert route.keys() <= ROUTE_FIELDS
+        assert route["receiver"] == point["name"]
+
+
+def test_grafana_reads_every_field_of_the_sources_and_the_rules_ask_one_of_them() -> None:
+    folder = DEPLOY / "grafana" / "provisioning"
+    sources = parsed(folder / "datasources" / "soak.yaml")["datasources"]
+    assert all(each.keys() <= SOURCE_FIELDS for each in sources)
+    (group,) = grafana_rules(Links(), paused=False)["groups"]
+    asked = {query["datasourceUid"] for rule in group["rules"] for query in rule["data"]}
+    assert asked == {"__expr__"} | {each["uid"] for each in sources if each["type"] == "prometheus"}
+    (provider,) = parsed(folder / "dashboards" / "soak.yaml")["providers"]
+    assert provider.keys() <= {
+        "name", "orgId", "folder", "folderUid", "type", "disableDeletion", "updateIntervalSeconds",
+        "allowUiUpdates", "options",
+    }  # fmt: skip
