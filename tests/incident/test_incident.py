@@ -159,7 +159,8 @@ def test_a_trace_without_its_writer_has_a_history_all_the_same() -> None:
 
 def named(trace: Trace, **fingerprint: Any) -> list[str]:
     said = about(fingerprint={"simulator": True, **fingerprint})
-    spec = said.spec | {"geometry": said.spec["geometry"] | {"hybrid": True, "state_grid": 64}}
+    geometry = {**said.spec["geometry"], "hybrid": True, "state_grid": 64}
+    spec = {**said.spec, "geometry": geometry}
     found = candidates(trace, history_of(trace), replace(said, spec=spec))
     return [one.fault.name for one in found]
 
@@ -200,8 +201,8 @@ def test_what_decode_wrote_points_at_decode_first() -> None:
     writer = replace(trace.seen[0], output_ids=random_ids(300, 6))
     decoded = replace(trace, seen=(writer, *trace.seen[1:]), case=replace(trace.case, kind=ResumeKind.DECODE))
     said = about(fingerprint={"simulator": True, **HYBRID})
-    geometry = said.spec["geometry"] | {"hybrid": True, "state_grid": 64, "track_interval": 256}
-    found = candidates(decoded, history_of(decoded), replace(said, spec=said.spec | {"geometry": geometry}))
+    geometry = {**said.spec["geometry"], "hybrid": True, "state_grid": 64, "track_interval": 256}
+    found = candidates(decoded, history_of(decoded), replace(said, spec={**said.spec, "geometry": geometry}))
     assert found[0].fault.name == "stale-track-tail"
     assert any("mamba_track_interval" in words for words in found[0].held)
     assert any("largest captured" in words for words in found[0].unseen)
