@@ -92,6 +92,6 @@ def outcome(found: float = 1.0, score: float = 0.1, share: float = 0.25) -> Outc
     either: dict[Numerics, Judged] = {"exact": judged(), "production": judged(found)}
     fault = FaultOutcome("short-tail-chunk", "short-tail-chunk", "", 32, signal, either, judged())
     quiet = FalseAlarms(128, {}, (0, 1), 0, {"ceiling-onset": 1}, 3, 2e-3)
-    clean = CleanOutcome({"prefill": 0.01}, quiet, quiet, (RunLength(300.0, 10, 3000, 4, 2000.0),))
+    clean = CleanOutcome({"prefill": 0.01}, (), quiet, quiet, (RunLength(300.0, 10, 3000, 4, 2000.0),))
     drifted = Drift("clean, slowly", 96, 0.0, 0.0, 0.01, 1e-3, 0.02, {})
     return Outcome((fault,), {"exact": clean, "production": clean}, (drifted,), 1e6, 2e-3)

@@ -28,6 +28,9 @@ def test_a_clean_alarm_and_a_drift_inside_the_bounds_are_against_the_aims() -> N
     assert "no false alarm on clean probes" in unmet(found)
     assert "drift inside the bounds does not alarm" in unmet(found)
     assert lost(found) == ["clean exact server: {'absolute': 1} over 128 probes"]
+    spoiled = replace(alarmed, at_calibration=("control-floor",))
+    spoiled_too = replace(found, clean={**found.clean, "exact": spoiled})
+    assert lost(spoiled_too)[0] == "clean exact server: control-floor in calibration"
     crossed = replace(found, drifts=(replace(drifted, exceeded=0.2),))
     assert "drift inside the bounds does not alarm" not in unmet(crossed)
 
@@ -57,9 +60,8 @@ def test_the_truth_is_what_differs_at_all_and_what_is_no_number() -> None:
 
 def test_the_tables_say_what_was_found() -> None:
     text = tables(outcome(), "about it", aims(outcome()))
-    assert (
-        "| `short-tail-chunk` | 25% | 0.1 | 4 (-) | onset | 4 (-) | 100% | 4 (-) | onset | 0.01 | - |" in text
-    )
+    row = "| `short-tail-chunk` | 25% | 0.1 | 4 (-) | onset | 4 (-) | 100% | 4 (-) | onset | 0.01 | - | - |"
+    assert row in text
     assert "4 of 10 runs of 3,000 probes had a false alarm" in text
     assert "| slowly | 96 | 0.0% (0.0%) |" in text
     assert "1 of 8" in text

@@ -83,6 +83,8 @@ def lost(found: Outcome) -> list[str]:
                 share = held.probes.found
                 wrong.append(f"{each.scene} on {numerics} servers: found in {share:.0%} of {held.runs} runs")
     for numerics, clean in found.clean.items():
+        if clean.at_calibration:
+            wrong.append(f"clean {numerics} server: {', '.join(clean.at_calibration)} in calibration")
         for alarms in (clean.recorded, clean.extended):
             if alarms.alarms:
                 wrong.append(f"clean {numerics} server: {alarms.alarms} over {alarms.probes} probes")

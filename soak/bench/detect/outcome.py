@@ -55,7 +55,9 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One fault on servers of one kind of numerics. p0, tau: of the resume kinds in tolerance mode."""
+    """One fault on servers of one kind of numerics. p0, tau: of the resume kinds in tolerance mode;
+    at_calibration: alarms that its controls raised before any probe.
+    """
 
     runs: int
     probes: Quantiles
@@ -94,9 +96,10 @@ class FaultOutcome:
 
 @dataclass(frozen=True, slots=True)
 class CleanOutcome:
-    """A clean server: what went off over the recorded probes, and over the bootstrapped ones."""
+    """A clean server: what went off in calibration, over the recorded probes, and over the extended ones."""
 
     p0: dict[str, float]
+    at_calibration: tuple[str, ...]
     recorded: FalseAlarms
     extended: FalseAlarms
     run_lengths: tuple[RunLength, ...]
@@ -224,6 +227,7 @@ def _clean(library: Library, numerics: Numerics, bootstrapped: int) -> CleanOutc
     ]
     return CleanOutcome(
         p0={kind: held.p0 for kind, held in bounds.items()},
+        at_calibration=tuple(alarm.channel for alarm in grader.at_calibration),
         recorded=false_alarms(grader, [p for run in runs for p in run], cusum),
         extended=false_alarms(grader, list(bootstrap(runs, bootstrapped, seed=1)), cusum),
         run_lengths=tuple(measured),

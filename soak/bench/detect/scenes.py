@@ -95,7 +95,7 @@ SCENES: tuple[Scene, ...] = (
         "slot-reuse-initial-state",
         acts.prefilled,
         p0_max=LOOSE,
-        unseen="cold passes and controls are spoiled alike",
+        unseen="cold passes are spoiled as well; its controls alone are SUSPECT",
     ),
     _of("identity-swap", acts.prefilled, p0_max=LOOSE, unseen="both caches are right; only a canary sees it"),
     _of("state-not-restored", acts.prefilled, p0_max=LOOSE),

@@ -14,14 +14,14 @@ BEGIN = "<!-- soak bench detect: begin -->"
 END = "<!-- soak bench detect: end -->"
 
 HEAD = (
-    "| fault | spoiled | score | exact | by | production | found | tokens | by | p0 | mean k3 > 0.005 "
+    "| fault | spoiled | score | exact | by | production | found | tokens | by | p0 | controls | k3 > 0.005 "
     "| > 0.0025 | CUSUM |"
 )
 
 
 def tables(found: Outcome, about: str, aims: list[Aim]) -> str:
     """Everything between the page's markers. about: command, versions and date, in words."""
-    parts = [about, "", HEAD, "| --- " * 13 + "|", *(_row(f) for f in found.faults)]
+    parts = [about, "", HEAD, "| --- " * 14 + "|", *(_row(f) for f in found.faults)]
     parts += [
         "",
         *_rare(found),
@@ -54,6 +54,7 @@ def _row(fault: FaultOutcome) -> str:
         _two(production.tokens),
         _by(production.channels),
         f"{max(production.p0.values()):.2g}" if production.p0 else "-",
+        ", ".join(name.removeprefix("control-") for name in production.at_calibration) or "-",
         *(_two(held) for held in production.public),
         _two(production.cusum),
     ]
