@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint format slow real-sglang test-real test-runners test-stack test-compose secrets clean setup setup-dev
+.PHONY: help demo test bench lint format slow real-sglang test-real test-runners test-stack test-compose secrets clean setup setup-dev
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -19,6 +19,9 @@ demo: setup ## soak the embedded simulator with a planted fault, about a minute
 
 test: lint ## everything that needs no real server
 	$(BIN)/python -m pytest $(ARGS)
+
+bench: setup ## the detectors on a few probes of every known fault: all are found, clean servers alarm nowhere
+	@records=$$(mktemp -d) && trap 'rm -rf "$$records"' EXIT && $(BIN)/soak bench detect --reduced --records "$$records" $(ARGS)
 
 lint: setup-dev ## ruff and mypy
 	$(BIN)/ruff check .
