@@ -17,7 +17,7 @@ import pytest
 
 from tests.compose.host import Engine, Failed
 
-FAULT = "stale-track-tail"
+FAULT = "state-not-restored"  # of which every resume is wrong: found after few probes, on a busy machine too
 SERVICES = {"sim", "soak-sim", "prometheus", "alertmanager", "receiver"}
 IMAGE_MB = 150
 ALARM_WITHIN_S = 240.0  # about a minute on two cores of their own
