@@ -120,7 +120,7 @@ Examples:
 @journal_options
 @click.option("--target", metavar="URL", help="The server, e.g. http://127.0.0.1:30000.")
 @click.option("--repeat", type=click.IntRange(0, 1000), default=3, show_default=True, help="0: with --emit.")
-@click.option("--window", metavar="N|TIME", help="Only the last N prompts, or so long, before the question.")
+@click.option("--window", metavar="N|TIME", help="Only so much before the question and around its prefix.")
 @click.option(
     "--speed", type=click.Choice([s.value for s in Speed]), help="1: as recorded; max: no idle time."
 )

@@ -229,16 +229,35 @@ def history(trace: Trace) -> frozenset[int]:
 
 
 def since(trace: Trace, us: int) -> Trace:
-    """What was sent within so many microseconds before the case was asked, or later, and its history."""
+    """What was under way within so many microseconds before the case was asked, or of its prefix's writing.
+
+    What came after the question stays, and so does the history of the case.
+    """
     asked = trace.case.at_us or max((s.finished_us for s in trace.seen), default=0)
-    return keep(trace, history(trace) | {p for p, s in enumerate(trace.sent) if s.sent_us >= asked - us})
+    kept = set(history(trace))
+    for place, (sent, seen) in enumerate(zip(trace.sent, trace.seen, strict=True)):
+        if max(sent.sent_us, seen.finished_us) >= asked - us or _near(trace, sent, seen, us):
+            kept.add(place)
+    return keep(trace, kept)
+
+
+def _near(trace: Trace, sent: Sent, seen: Seen, us: int) -> bool:
+    """Whether a prompt was under way within so long of the writing of the case's prefix."""
+    if trace.case.victim is None:
+        return False
+    wrote, written = trace.sent[trace.case.victim], trace.seen[trace.case.victim]
+    return sent.sent_us <= written.finished_us + us and seen.finished_us >= wrote.sent_us - us
 
 
 def latest(trace: Trace, prompts: int) -> Trace:
-    """The last so many prompts before the case was asked, and its history."""
+    """The last so many prompts before the case was asked, as many around the victim, and its history."""
     asked = trace.case.at_us or max((s.sent_us for s in trace.sent), default=0)
     before = [p for p, s in enumerate(trace.sent) if s.sent_us <= asked]
-    return keep(trace, history(trace) | set(before[len(before) - min(prompts, len(before)) :]))
+    kept = history(trace) | set(before[len(before) - min(prompts, len(before)) :])
+    if trace.case.victim is not None:
+        first = max(0, trace.case.victim - prompts // 2)
+        kept |= set(range(first, min(len(trace.sent), first + prompts)))
+    return keep(trace, kept)
 
 
 def most_at_once(trace: Trace) -> int:

@@ -115,22 +115,29 @@ def test_two_requests_become_one() -> None:
     assert cuts.together(family(), 0, 1) is None  # a follow-up cannot travel with its parent
 
 
-def test_windows_keep_the_history_of_the_case() -> None:
+def test_windows_keep_the_history_of_the_case_and_what_was_around_it() -> None:
     script = Script()
     (old,) = script.send(random_ids(40, 1), new=2)
-    (victim,) = script.follow(old, random_ids(5, 2))
     for number in range(10):
         script.rest()
         script.send(random_ids(20, 10 + number))
+    (victim,) = script.follow(old, random_ids(5, 2))
+    for number in range(10):
+        script.rest()
+        script.send(random_ids(20, 30 + number))
     script.rest()
     at = script.now_us
-    script.send(random_ids(20, 99))
+    (late,) = script.send(random_ids(20, 99))
     trace = script.ask(victim, at_us=at)
-    assert len(cuts.latest(trace, 3).sent) == 2 + 3
+    two = cuts.latest(trace, 2)
+    assert [len(s.ids) for s in two.sent] == [40, 20, 47, 20, 20]  # old, beside, victim, the last two
+    assert two.case.victim == 2
     assert len(cuts.latest(trace, 0).sent) == 2
-    near = cuts.since(trace, 15_000)
-    assert len(near.sent) == 2 + 2 + 1  # what came after the question, too
-    assert cuts.latest(trace, 3).case.victim == 1
+    near = cuts.since(trace, 1_500)
+    # the old one, that beside the victim and those next to it, the last before the question, the one after it
+    assert {0, victim, victim - 1, late} <= {p for p, s in enumerate(trace.sent) if s in near.sent}
+    assert len(near.sent) < len(trace.sent) / 2
+    assert len(cuts.since(trace, 10**9).sent) == len(trace.sent)
 
 
 @settings(max_examples=60, deadline=None)
