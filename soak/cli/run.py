@@ -36,13 +36,19 @@ def again(path: Path | None, config: configs.Config) -> str:
 
 
 def soak(
-    config: configs.Config, out: Path, *, command: str, as_json_lines: bool = False, quiet: bool = False
+    config: configs.Config,
+    out: Path,
+    *,
+    command: str,
+    as_json_lines: bool = False,
+    quiet: bool = False,
+    resume: bool = False,
 ) -> tuple[int, dict[str, Any] | None]:
     """Run a config and show it; (exit code, summary), the summary None if no run came to be."""
     stream = sys.stderr if as_json_lines else sys.stdout
     try:
         with Terminal(stream, quiet=quiet) as screen:
-            summary = run_stoppable(SoakRun(config, out, screen, command=command).run)
+            summary = run_stoppable(SoakRun(config, out, screen, command=command, resume=resume).run)
     except (asyncio.CancelledError, Exception) as error:
         return explain(error, out, "no summary was written"), None
     if as_json_lines:
@@ -63,7 +69,8 @@ Exit codes: 0 CLEAN, 1 SUSPECT or CORRUPT, 2 bad config or usage, 3 VACUOUS or s
 \b
 Examples:
   soak run --target http://127.0.0.1:30000 --duration 5m
-  soak run workloads/smoke.yaml --seed 7 --json > summary.json"""
+  soak run workloads/smoke.yaml --seed 7 --json > summary.json
+  soak run workloads/week.yaml --state soak.sqlite --out week --resume"""
 )
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--target", metavar="URL", help="The server, e.g. http://127.0.0.1:30000.")
@@ -76,6 +83,11 @@ Examples:
     type=click.Path(path_type=Path),
     help="File in which evidence, calibration and alarms outlive this run.",
 )
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with the run in --out if it was killed or interrupted; else begin one there.",
+)
 @click.option("--json", "as_json_lines", is_flag=True, help="Print the summary as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def command(
@@ -87,6 +99,7 @@ def command(
     shard: str | None,
     out: Path | None,
     state: Path | None,
+    resume: bool,
     as_json_lines: bool,
     quiet: bool,
 ) -> None:
@@ -95,6 +108,8 @@ def command(
     CONFIG is a YAML file; without one the defaults are used. Load off this machine must be allowed in the
     config (target.allow_load and a budget).
     """
+    if resume and out is None:
+        sys.exit(fail(ExitCode.USAGE, "--resume goes on with the run in a folder: name it with --out DIR"))
     try:
         index, count = shard_pair(shard) if shard is not None else (None, None)
         loaded = configs.load(
@@ -116,5 +131,6 @@ def command(
         command=again(config, loaded),
         as_json_lines=as_json_lines,
         quiet=quiet,
+        resume=resume,
     )
     sys.exit(code)

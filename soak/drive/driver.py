@@ -50,9 +50,10 @@ class Driver:
         *,
         allowance: Allowance | None = None,
         tenants: Sequence[str] = (),
+        on_begin: Callable[[int], None] = lambda _index: None,
     ) -> None:
         self._plan, self._session, self._brake, self._limits = plan, session, brake, limits
-        self._on_observation = on_observation
+        self._on_observation, self._on_begin = on_observation, on_begin
         self._allowance = allowance or Allowance(None)
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -70,12 +71,19 @@ class Driver:
     async def run(self, duration_s: float, shard: int = 0, shards: int = 1, first: int = 0) -> None:
         """Start items until ``duration_s`` has passed; returns then, with requests still in flight.
 
+        ``first``: the index to go on from, which is due at once; the time before it counts as passed.
+
         A plan that is faster than this process can make its items never holds up the event loop, and the run
         ends on time all the same: what came too late counts as not delivered, by ``too-late``.
         """
         start = time.monotonic()
+        walk = self._plan.walk(shard, shards, first)
+        if first:
+            ahead = next(walk)
+            start -= ahead[0].at_us / 1e6
+            walk = itertools.chain([ahead], walk)
         end = start + duration_s
-        for items in self._plan.walk(shard, shards, first):
+        for items in walk:
             root = items[0]
             intended = start + root.at_us / 1e6
             if intended >= end:
@@ -89,6 +97,7 @@ class Driver:
             if now - intended > _PATIENCE_S:
                 self._too_late(sum(len(i.prompts) for i in items if i.parent is None))
                 continue
+            self._on_begin(root.index)
             task = asyncio.create_task(self._scene(items, intended, end))
             self._tasks.add(task)
             task.add_done_callback(self._scene_ended)

@@ -82,13 +82,14 @@ def build_summary(
     alarm_facts: Mapping[Alarm, Mapping[str, Any]] = MappingProxyType({}),
     journal: Mapping[str, Any] | None = None,
     gaps: Iterable[Mapping[str, Any]] = (),
+    first_index: int = 0,
 ) -> dict[str, Any]:
     """Everything a run found. Both times must carry a time zone; divergence is in nats, times are in seconds.
 
     ``verdict`` stands above the report's own, which does not know coverage. ``alarm_facts``: what is known of
     an alarm beside what the detectors say: its id, when it was raised, what a person said of it. ``journal``:
     its path, size and losses; with one, every alarm under an id is an incident. ``gaps``: times without the
-    server. Raises ValueError for a time
+    server. ``first_index``: above 0 for a run that went on from there. Raises ValueError for a time
     without zone.
     """
     return {
@@ -105,6 +106,7 @@ def build_summary(
         "spec_digest": facts.spec_digest,
         "soak_version": facts.soak_version,
         "replay_command": facts.replay_command,
+        "first_index": first_index,
         "fingerprint": dict(facts.fingerprint),
         "started_at": _utc(started_at),
         "ended_at": _utc(ended_at),

@@ -21,6 +21,7 @@ from soak.run.continuity import Continuity
 from soak.run.identity import Identity
 from soak.run.lateness import Lateness
 from soak.run.record import Record
+from soak.run.trail import Trail
 from soak.run.watch import ServerWatch
 from soak.sglang.allowance import Allowance
 from soak.sglang.client import SGLangClient
@@ -58,13 +59,18 @@ def wire(
     registry: CollectorRegistry,
     say: Callable[[str], None],
     journal: Journal | None = None,
+    trail: Trail | None = None,
 ) -> Parts:
     """Make every part of one run. Alarms of earlier runs that ``store`` holds stand again from here on.
 
-    journal: told of all that is sent and of every alarm, those of earlier runs among them.
+    journal: told of all that is sent and of every alarm, those of earlier runs among them. trail: told of
+    what is about to be sent.
     """
     spec, probe = identity.spec, config.probe
-    session = Session(client, identity.run_id)
+    if trail is None:
+        session = Session(client, identity.run_id)
+    else:
+        session = Session(client, identity.run_id, trail.sending, token=trail.token)
     brake = Brake(StopLimits(config.stop.queue, config.stop.token_usage, config.stop.ttft))
     record = Record(
         config,
@@ -124,6 +130,7 @@ def wire(
         observe,
         allowance=allowance,
         tenants=config.load.tenant_keys,
+        on_begin=(lambda _index: None) if trail is None else trail.begun,
     )
     prober = Prober(
         session,

@@ -7,6 +7,7 @@ replaced, says nothing; and before a result that looks bad is believed, the serv
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from soak.oracle.divergence import Divergence
@@ -20,10 +21,10 @@ _OFF_NATS = 1.0  # a comparison whose furthest token is further off is asked abo
 
 
 class Probing:
-    """The probe tasks of one run. ``winding_down``: no further probe begins."""
+    """The probe tasks of one run. ``on_begin``: told of each number; ``winding_down``: none begins."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, parts: Parts, on_begin: Callable[[int], None]) -> None:
+        self._parts, self._on_begin = parts, on_begin
         self._inside: set[asyncio.Task[Any]] = set()
         self._number = parts.desk.probes
         self.winding_down = False
@@ -43,6 +44,7 @@ class Probing:
                 continue
             self._number += 1
             parts.desk.probes = self._number
+            self._on_begin(self._number)
             self._inside.add(task)
             try:
                 await self._probe_or_control(self._number)

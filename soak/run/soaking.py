@@ -32,8 +32,10 @@ from soak.run.interruptions import gap_facts, gap_words, late_words
 from soak.run.journalling import journalled
 from soak.run.parts import Parts, wire
 from soak.run.probing import Probing
+from soak.run.resuming import earlier
 from soak.run.server_record import ServerRecord
 from soak.run.thresholds import LoadLimits, load_failures
+from soak.run.trail import Trail
 from soak.sglang.preflight import Target, examine
 from soak.store.database import StateUnusable, Store
 
@@ -44,10 +46,13 @@ _KILL_S = 1.0  # a stop leaves nothing running on the server after this
 class SoakRun:
     """One run on one target; ``command`` is what somebody types to run the same plan again.
 
-    Raises ConfigError for a config that names what does not exist.
+    resume: go on with the run in ``out`` if there is one. Raises ConfigError for a config that names what
+    does not exist.
     """
 
-    def __init__(self, config: Config, out: Path, screen: Terminal, *, command: str = "") -> None:
+    def __init__(
+        self, config: Config, out: Path, screen: Terminal, *, command: str = "", resume: bool = False
+    ) -> None:
         reached_by = {c.name: c.reached_by for c in CONJUNCTIONS}
         for name in config.detect.require_coverage or ():
             if name not in reached_by:
@@ -61,6 +66,7 @@ class SoakRun:
                     "load.shapes leaves out; give it a weight, or do not require it"
                 )
         self._config, self._out, self._screen, self._command = config, out, screen, command
+        self._resume = resume
         self._registry = CollectorRegistry()
         self._winding_down = False
 
@@ -87,35 +93,54 @@ class SoakRun:
         config = self._config
         config.grafana.token()  # a mistake in it is said before anything is sent
         mended = ServerRecord.of(config)
+        before = earlier(config, self._out) if self._resume else None
         async with client_for(config) as client:
+            if before is not None:
+                taken = await unless_stopped(before.take_back(client), stop)
+                self._screen.say(
+                    f"resuming run {before.run['run_id']}: {taken} rids of its process taken back"
+                )
             target = mended.join(await unless_stopped(examine(client), stop))
             refuse_if_busy(config, target)
-            identity = identify(config.run.seed, config.run.nonce, config.resolve(target.geometry))
+            nonce = config.run.nonce if before is None else before.nonce
+            identity = identify(config.run.seed, nonce, config.resolve(target.geometry))
+            first = 0
+            if before is not None:
+                before.refuse_another(identity)
+                first = before.first_index(config, self._out)
             (self._out / "summary.json").unlink(missing_ok=True)  # an earlier run's is no verdict on this one
-            write_atomically(self._out / "run.json", identity.as_dict())
-            for note in target.notes:
-                self._screen.say(note)
-            with journalled(config, target, identity, self._out, self._screen.say) as journal:
-                parts = wire(
-                    config,
-                    client,
-                    target,
-                    identity,
-                    store=store,
-                    registry=self._registry,
-                    say=self._screen.say,
-                    journal=journal,
-                )
-                parts.record.metrics.set_runner_fixes(mended.states)
-                exposition = await self._expose(target, parts, token)
-                try:
-                    async with annotated(config.grafana, parts.desk, parts.record):
-                        return await self._soak(parts, stop, target, identity)
-                finally:
-                    await parts.session.abort_outstanding(_KILL_S)
-                    if exposition is not None:
-                        await exposition.stop()
-                    parts.desk.close()
+            probes = 0 if before is None else before.left.probe
+            trail = Trail(self._out, identity.run_id, self._screen.say, index=first - 1, probe=probes)
+            left_on_server = -1
+            try:
+                write_atomically(self._out / "run.json", identity.as_dict())
+                for note in target.notes:
+                    self._screen.say(note)
+                with journalled(config, target, identity, self._out, self._screen.say) as journal:
+                    parts = wire(
+                        config,
+                        client,
+                        target,
+                        identity,
+                        store=store,
+                        registry=self._registry,
+                        say=self._screen.say,
+                        journal=journal,
+                        trail=trail,
+                    )
+                    parts.desk.probes = max(parts.desk.probes, probes)
+                    parts.record.metrics.set_runner_fixes(mended.states)
+                    exposition = await self._expose(target, parts, token)
+                    try:
+                        async with annotated(config.grafana, parts.desk, parts.record):
+                            return await self._soak(parts, stop, target, identity, trail, first)
+                    finally:
+                        left_on_server = await parts.session.abort_outstanding(_KILL_S)
+                        if exposition is not None:
+                            await exposition.stop()
+                        parts.desk.close()
+            finally:
+                trail.close(left_on_server)
 
     async def _expose(self, target: Target, parts: Parts, token: str | None) -> Exposition | None:
         parts.record.metrics.set_build_info(
@@ -135,15 +160,21 @@ class SoakRun:
         self._screen.say(f"metrics at {exposition.url}")
         return exposition
 
-    async def _soak(
-        self, parts: Parts, stop: asyncio.Event, target: Target, identity: Identity
+    async def _soak(  # noqa: PLR0917 - all of one run
+        self,
+        parts: Parts,
+        stop: asyncio.Event,
+        target: Target,
+        identity: Identity,
+        trail: Trail,
+        first: int,
     ) -> dict[str, Any]:
         config, started, started_at = self._config, time.monotonic(), datetime.now(UTC)
         parts.record.metrics.run_started(time.time())
-        probing = Probing(parts)
+        probing = Probing(parts, trail.probing)
         probes = [asyncio.create_task(probing.run()) for _ in range(config.probe.concurrency)]
         drive = asyncio.create_task(
-            parts.driver.run(config.run.duration, config.run.shard, config.run.shards)
+            parts.driver.run(config.run.duration, config.run.shard, config.run.shards, first)
         )
         tick = asyncio.create_task(self._tick(parts, target, started))
         lag = asyncio.create_task(parts.lateness.watch())
@@ -174,7 +205,9 @@ class SoakRun:
             self._screen.say(f"{left} aborts could not be delivered: the server may still run them")
         self._show(parts, target, started)
         words = lost.result() if lost.done() and not lost.cancelled() else ""
-        return self._conclude(parts, target, identity, started_at, lost=words, interrupted=stop.is_set())
+        return self._conclude(
+            parts, target, identity, started_at, first=first, lost=words, interrupted=stop.is_set()
+        )
 
     async def _wind_down(
         self,
@@ -257,6 +290,7 @@ class SoakRun:
         identity: Identity,
         started_at: datetime,
         *,
+        first: int,
         lost: str,
         interrupted: bool,
     ) -> dict[str, Any]:
@@ -294,6 +328,7 @@ class SoakRun:
             interrupted=interrupted,
             alarm_facts=parts.desk.facts(),
             journal=None if record.journal is None else record.journal.facts(),
+            first_index=first,
             gaps=[gap_facts(gap) for gap in parts.continuity.all_gaps()],
         )
         try:

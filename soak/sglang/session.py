@@ -8,30 +8,54 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import heapq
 import secrets
-from collections.abc import Awaitable, Iterable
+from collections.abc import Callable, Iterable
 
 from soak.sglang.client import SGLangClient
 from soak.sglang.exchange import Answer, GenerateRequest, TokenIds
 
+_ABORTS_AT_ONCE = 16
+_TELL_S = 1.0  # how long a lost request's answer waits for the server to be told
+_LONGEST_S = 10.0  # how long aborts go on past their time while the server still takes them
+
+
+def rid_of(session: str, serial: int) -> str:
+    """The rid of that number: soak-<run>-<process>-<ten digits>."""
+    return f"soak-{session}-{serial:010d}"
+
 
 class Session:
-    """Sends requests under rids of this run and remembers which of them the server may still hold."""
+    """Sends requests under rids of this run and remembers which of them the server may still hold.
 
-    def __init__(self, client: SGLangClient, run_id: str) -> None:
+    on_sending: told, before a request is sent, of the lowest and the highest number of a rid that the server
+    may hold from then on. token: what names this process, drawn if not given.
+    """
+
+    def __init__(
+        self,
+        client: SGLangClient,
+        run_id: str,
+        on_sending: Callable[[int, int], None] = lambda _low, _high: None,
+        *,
+        token: str | None = None,
+    ) -> None:
         self.client = client
+        self._on_sending = on_sending
         # A run may be repeated, or shared out to several processes, under one run id: their requests and
         # namespaces must never meet.
-        self.run_id = f"{run_id}-{secrets.token_hex(4)}"
+        self.run_id = f"{run_id}-{token or secrets.token_hex(4)}"
         self.prompts_in_flight = 0
         self._serial = 0
         self._outstanding: set[str] = set()
+        self._oldest: list[tuple[int, str]] = []  # a heap of what was sent; what is settled goes when met
+        self._giving_back: set[asyncio.Task[None]] = set()
         self._namespaces = 0
 
     def rid(self) -> str:
-        """The next rid: soak-<run>-<process>-<ten digits>."""
+        """The next rid."""
         self._serial += 1
-        return f"soak-{self.run_id}-{self._serial:010d}"
+        return rid_of(self.run_id, self._serial)
 
     def namespace(self) -> str:
         """A fresh ``extra_key``, never used before by this process or any other."""
@@ -48,7 +72,7 @@ class Session:
         wanted = tuple(prompts)
         rids = rids or tuple(self.rid() for _ in wanted)
         request = dataclasses.replace(GenerateRequest(prompts=wanted, rids=rids), **fields)  # type: ignore[arg-type]
-        self._outstanding.update(rids)
+        self._remember(rids)
         self.prompts_in_flight += len(rids)
         try:
             answers = await self.client.generate(request)
@@ -60,13 +84,20 @@ class Session:
                 self._outstanding.discard(answer.rid)
         lost = [a.rid for a in answers if a.rid in self._outstanding]
         if lost:
-            await self._abort(lost)
+            await self._give_back(lost)
         return answers
+
+    def _remember(self, rids: tuple[str, ...]) -> None:
+        self._outstanding.update(rids)
+        for rid in rids:
+            heapq.heappush(self._oldest, (int(rid[-10:]), rid))
+        while self._oldest[0][1] not in self._outstanding:
+            heapq.heappop(self._oldest)
+        self._on_sending(self._oldest[0][0], self._serial)
 
     async def abort(self, rids: Iterable[str]) -> None:
         """Ask the server to abort requests of this session, which answer for themselves."""
-        for rid in rids:
-            await self.client.abort(rid)
+        await self._tell(rids, lambda _rid: None)
 
     async def abandon(self, rids: Iterable[str]) -> None:
         """Abort requests whose answers nobody waits for any more, and forget those the server was told of."""
@@ -76,18 +107,44 @@ class Session:
         """The namespace of a tenant, the same for the whole session and nobody else's."""
         return f"soak-{self.run_id}-tenant-{number:03d}"
 
+    async def _give_back(self, rids: list[str]) -> None:
+        """Abort lost requests; a server that does not answer holds nobody up for long."""
+        task = asyncio.create_task(self._abort(rids))
+        self._giving_back.add(task)
+        task.add_done_callback(self._giving_back.discard)
+        await asyncio.wait({task}, timeout=_TELL_S)
+
     async def _abort(self, rids: list[str]) -> None:
-        for rid in rids:
-            if await self.client.abort(rid):
-                self._outstanding.discard(rid)
+        await self._tell(rids, self._outstanding.discard)
+
+    async def _tell(self, rids: Iterable[str], taken: Callable[[str], None]) -> None:
+        """Abort each rid, several at a time; ``taken`` is told of those that the server took."""
+        wanted = list(rids)
+        waiting = iter(wanted)
+
+        async def worker() -> None:
+            for rid in waiting:
+                if await self.client.abort(rid):
+                    taken(rid)
+
+        await asyncio.gather(*(worker() for _ in range(min(_ABORTS_AT_ONCE, len(wanted)))))
 
     async def abort_outstanding(self, within_s: float = 1.0) -> int:
-        """Abort everything that may still run; returns how many aborts could not be delivered in time."""
-        rids = sorted(self._outstanding)
-        aborts: list[Awaitable[None]] = [self._abort([rid]) for rid in rids]
-        if aborts:
-            tasks = [asyncio.ensure_future(a) for a in aborts]
-            _, late = await asyncio.wait(tasks, timeout=within_s)
-            for task in late:
-                task.cancel()
+        """Abort everything that may still run; returns how many aborts could not be delivered in time.
+
+        Thousands take longer than that: as long as the server takes them, up to some seconds.
+        """
+        if self._outstanding:
+            task = asyncio.create_task(self._abort(sorted(self._outstanding)))
+            left, deadline = len(self._outstanding) + 1, asyncio.get_running_loop().time() + _LONGEST_S
+            while not task.done() and len(self._outstanding) < left:
+                left = len(self._outstanding)
+                late = asyncio.get_running_loop().time() - deadline
+                if late >= 0:
+                    break
+                await asyncio.wait({task}, timeout=min(within_s, -late))
+            self._giving_back.add(task)
+        for task in list(self._giving_back):
+            task.cancel()
+        await asyncio.gather(*self._giving_back, return_exceptions=True)
         return len(self._outstanding)

@@ -44,15 +44,17 @@ def config(url: str, **sections: dict[str, Any]) -> configs.Config:
 class Running:
     """A run on its way. said: what its screen has shown by now."""
 
-    def __init__(self, loaded: configs.Config, out: Path) -> None:
+    def __init__(self, loaded: configs.Config, out: Path, *, resume: bool = False) -> None:
         self.stop = asyncio.Event()
         self._text = io.StringIO()
-        self.out = out
+        self.out, self._resume = out, resume
         self.task = asyncio.create_task(self._run(loaded, out))
 
     async def _run(self, loaded: configs.Config, out: Path) -> dict[str, Any]:
         with Terminal(self._text, live=False) as screen:
-            return await SoakRun(loaded, out, screen, command="soak run again").run(self.stop)
+            return await SoakRun(loaded, out, screen, command="soak run again", resume=self._resume).run(
+                self.stop
+            )
 
     @property
     def said(self) -> str:

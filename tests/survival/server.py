@@ -1,4 +1,4 @@
-"""A small server in good order, with one prompt after another spoiled on purpose; it can go away and come back.
+"""A small server in good order, whose answers are spoiled on purpose; it can go away and come back.
 
 Computes nothing: its logprobs depend on place and token alone, so that warm and cold agree to the last bit
 and every alarm a run raises on it is a false one.
@@ -48,6 +48,7 @@ class Server:
     running: int = 0
     requests: int = 0
     rids: set[str] = field(default_factory=set)
+    stuck: set[str] = field(default_factory=set)  # rids that run on until they are aborted by name
     starts: int = 0
     url: str = ""
 
@@ -88,6 +89,23 @@ class Server:
         return web.Response(
             body=orjson.dumps(answers if len(answers) > 1 else answers[0]), content_type="application/json"
         )
+
+    async def never_ends(self, _: web.Request, wanted: GenerateRequest) -> web.StreamResponse:
+        """Runs on, whether its client is there or not, until all its rids are aborted by their whole names."""
+        self.stuck.update(wanted.rids)
+        while self.stuck & set(wanted.rids):
+            await asyncio.sleep(0.01)
+            self.stuck.difference_update(self.seen.aborted)
+        reason = {"type": "abort", "message": "Aborted"}
+        answers = [honest.answer(wanted, i, 0) for i in range(len(wanted.rids))]
+        for answer in answers:
+            answer["meta_info"]["finish_reason"] = reason
+        return web.json_response(answers if len(answers) > 1 else answers[0])
+
+    @property
+    def left(self) -> set[str]:
+        """Rids that run on."""
+        return self.stuck - set(self.seen.aborted)
 
     def _resume(self, wanted: GenerateRequest, i: int) -> int:
         prompt = [int(t) for t in wanted.prompts[i] if not isinstance(t, str)]

@@ -1,0 +1,120 @@
+"""What a run leaves on the disk before it does something, so that after a kill another process can go on.
+
+One short line, written over in place before a request is sent: which rids the server may hold, which index of
+the plan and which probe came last. It costs a few microseconds and survives the death of the process, not a
+power cut. A disk that refuses is said once and stops nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from soak.config import ConfigError
+
+TRAIL_NAME = "trail.json"
+_WIDTH = 512  # bytes, whatever is in it: a shorter line must leave nothing of a longer one
+_MOST_RIDS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Where a process was. session: the part of its rids that names it; low, high: numbers of the rids that
+    the server may still hold, both ends among them, none if high < low; index, probe: the last that were
+    begun, -1 and 0 before the first; ended: whether it came to its end."""
+
+    run_id: str
+    session: str
+    low: int = 1
+    high: int = 0
+    index: int = -1
+    probe: int = 0
+    ended: bool = False
+
+    @property
+    def rids(self) -> range:
+        """Numbers of the rids that the server may hold."""
+        return range(self.low, self.high + 1)
+
+
+class Trail:
+    """The trail of one process, which begins after ``index`` and ``probe``; token: what names it in its rids.
+
+    Raises OSError if the file cannot be made.
+    """
+
+    def __init__(
+        self, out: Path, run_id: str, say: Callable[[str], None], *, index: int = -1, probe: int = 0
+    ) -> None:
+        self.token = secrets.token_hex(4)
+        self._left = Left(run_id, f"{run_id}-{self.token}", index=index, probe=probe)
+        self._say = say
+        self._failing = False
+        self._path = out / TRAIL_NAME
+        # Made whole beside the old one: a kill in between must leave one of the two.
+        part = out / f".{TRAIL_NAME}.{os.getpid()}.part"
+        self._file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.pwrite(self._file, self._line(), 0)
+            part.replace(self._path)
+        except BaseException:
+            os.close(self._file)
+            part.unlink(missing_ok=True)
+            raise
+
+    def sending(self, low: int, high: int) -> None:
+        """A request is about to be sent."""
+        self._note(low=low, high=high)
+
+    def begun(self, index: int) -> None:
+        """An index of the plan is about to begin."""
+        self._note(index=index)
+
+    def probing(self, number: int) -> None:
+        """A probe is about to begin."""
+        self._note(probe=number)
+
+    def close(self, left_on_server: int) -> None:
+        """The process comes to its end, with so many requests that the server could not be told of."""
+        taken = {} if left_on_server else {"low": self._left.high + 1}
+        self._note(ended=True, **taken)
+        os.close(self._file)
+
+    def _line(self) -> bytes:
+        return orjson.dumps(asdict(self._left)).ljust(_WIDTH - 1) + b"\n"
+
+    def _note(self, **changes: Any) -> None:
+        self._left = replace(self._left, **changes)
+        try:
+            os.pwrite(self._file, self._line(), 0)
+        except OSError as error:
+            if not self._failing:
+                self._say(
+                    f"{self._path}: {error.strerror}: after a kill `soak run --resume` will not know it all"
+                )
+            self._failing = True
+
+
+def read_trail(out: Path) -> Left:
+    """Where the process that last wrote there was. Raises ConfigError."""
+    path = out / TRAIL_NAME
+    try:
+        with path.open("rb") as file:
+            said = orjson.loads(file.read(_WIDTH))
+        left = Left(**said)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; a run that can be resumed has left one") from error
+    except (orjson.JSONDecodeError, TypeError) as error:
+        raise ConfigError(f"{path}: not what a run leaves behind: {error}") from error
+    numbers = (left.low, left.high, left.index, left.probe)
+    texts = (left.run_id, left.session)
+    fits = all(type(n) is int for n in numbers) and all(isinstance(t, str) and t for t in texts)
+    if not fits or left.low < 0 or len(left.rids) > _MOST_RIDS or not left.session.startswith(left.run_id):
+        raise ConfigError(f"{path}: not what a run leaves behind")
+    return left
