@@ -17,11 +17,13 @@ SMALLEST = 96  # tokens; in less, the shapes cannot be told apart
 class Load(Section):
     """The plan's load. Lengths in tokens; rate in plan indices per second (a burst is one index).
 
+    arrivals: poisson, constant; burst: as many indices at once as ``burst`` says; ramp: from nothing to twice
+    the rate, again and again.
     tenants: namespaces of tenant-ping-pong; tenant_keys: their ``extra_key`` values, where given ones matter
     (the name of a LoRA adapter, say); pressure: most prompts at once of the shapes that fill the pool.
     """
 
-    arrivals: Literal["poisson", "constant"] = "poisson"
+    arrivals: Literal["poisson", "constant", "burst", "ramp"] = "poisson"
     rate: Annotated[float, Field(ge=1e-6, le=10_000)] = 1.0
     shapes: dict[str, Annotated[int, Field(ge=0, le=1000)]] = Field(
         default_factory=lambda: dict(DEFAULT_WEIGHTS)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
+from math import isqrt
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ _MICROSECONDS = 1_000_000
 _BLOCK = 1024  # gaps drawn at once; part of the plan: changing it changes every Poisson plan
 _POINT = 40  # binary digits after the point of the fixed-point logarithm
 _TABLE_BITS = 10
+_RAMP = 256  # indices from quiet to twice the rate; part of the plan
 
 
 @lru_cache(maxsize=1)
@@ -107,12 +109,46 @@ class Poisson:
         return self._block[1][place]
 
 
-def arrivals(kind: str, rate: str, seed: int) -> Arrivals:
-    """The process of that name; ``rate`` in indices per second, as a decimal string so that it is exact."""
+class Burst:
+    """``width`` indices at once, then nothing until the next ones are due; the mean rate is ``rate``."""
+
+    def __init__(self, rate: Fraction, width: int) -> None:
+        self._gap, self._width = _MICROSECONDS / rate, width
+
+    def at_us(self, index: int) -> int:
+        """Microseconds from the start of the run."""
+        return int(self._gap * (index // self._width * self._width))
+
+
+class Ramp:
+    """From nothing to twice the rate, evenly, over 256 indices, and again; the mean rate is ``rate``.
+
+    A rate that grows as 2 r t / T has seen r t^2 / T arrivals by t: of the N = r T in a ramp, the j-th comes
+    at T sqrt(j / N).
+    """
+
+    def __init__(self, rate: Fraction) -> None:
+        self._ramp_us = int(_MICROSECONDS * _RAMP / rate)
+
+    def at_us(self, index: int) -> int:
+        """Microseconds from the start of the run."""
+        ramp, place = divmod(index, _RAMP)
+        return ramp * self._ramp_us + isqrt(self._ramp_us**2 * place // _RAMP)
+
+
+def arrivals(kind: str, rate: str, seed: int, burst: int = 1) -> Arrivals:
+    """The process of that name; ``rate`` in indices per second, as a decimal string so that it is exact.
+
+    burst: how many indices come at once where the process is ``burst``.
+    """
     exact = Fraction(rate)
     if exact <= 0:
         raise ValueError(f"rate {rate} must be above 0")
-    return Constant(exact) if kind == "constant" else Poisson(exact, seed)
+    if kind == "constant":
+        return Constant(exact)
+    if kind == "burst":
+        return Burst(exact, burst)
+    return Ramp(exact) if kind == "ramp" else Poisson(exact, seed)
 
 
 def walk(process: Arrivals, first: int, stride: int) -> Iterator[tuple[int, int]]:

@@ -21,7 +21,7 @@ class Plan:
 
     def __init__(self, seed: int, spec: ResolvedSpec, nonce: int = 0) -> None:
         self.seed, self.spec, self.nonce = seed, spec, nonce
-        self._arrivals = arrivals(spec.arrivals, spec.rate, seed)
+        self._arrivals = arrivals(spec.arrivals, spec.rate, seed, spec.burst)
         self._names = tuple(name for name, weight in spec.weights if weight > 0)
         self._weights = tuple(weight for _, weight in spec.weights if weight > 0)
 

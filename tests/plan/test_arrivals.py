@@ -15,6 +15,21 @@ def test_constant_is_exact() -> None:
     assert [process.at_us(i) for i in (0, 1, 2, 3, 3_000_000)] == [0, 333333, 666666, 1000000, 10**12]
 
 
+def test_bursts_come_at_once_and_keep_the_rate() -> None:
+    process = arrivals("burst", "2", 1, burst=4)
+    assert [process.at_us(i) for i in range(9)] == [0] * 4 + [2_000_000] * 4 + [4_000_000]
+    assert process.at_us(4_000_000) == 2 * 10**12
+
+
+def test_a_ramp_goes_from_nothing_to_twice_the_rate_and_again() -> None:
+    process = arrivals("ramp", "8", 1)
+    times = [process.at_us(i) for i in range(2 * 256 + 1)]
+    assert times[:4] == [0, 2_000_000, 2_828_427, 3_464_101]  # 32 s, times the roots of 0 to 3 over 256
+    assert times[256] == 32_000_000
+    assert times[255] - times[254] == pytest.approx(1e6 / 16, rel=0.01)
+    assert [t - 32_000_000 for t in times[256:]] == times[:257]
+
+
 @given(st.integers(0, 2**63 - 1), st.integers(0, 5000), st.integers(0, 5000))
 def test_poisson_is_a_function_of_the_index(seed: int, one: int, other: int) -> None:
     forward, back = arrivals("poisson", "2.5", seed), arrivals("poisson", "2.5", seed)
@@ -33,13 +48,13 @@ def test_poisson_has_the_rate_and_the_spread_it_says() -> None:
     assert variance == pytest.approx(mean * mean, rel=0.06)  # an exponential's mean is its deviation
 
 
-@pytest.mark.parametrize("kind", ["constant", "poisson"])
+@pytest.mark.parametrize("kind", ["constant", "poisson", "burst", "ramp"])
 @pytest.mark.parametrize("shards", [1, 2, 3, 7])
 def test_shards_share_the_indices_out(kind: str, shards: int) -> None:
-    whole = dict(zip(range(60), (t for _, t in _first(walk(arrivals(kind, "5", 3), 0, 1), 60)), strict=True))
+    whole = dict(zip(range(60), (t for _, t in _first(walk(arrivals(kind, "5", 3, 6), 0, 1), 60)), strict=True))
     parts: dict[int, int] = {}
     for shard in range(shards):
-        part = _first(walk(arrivals(kind, "5", 3), shard, shards), 60)
+        part = _first(walk(arrivals(kind, "5", 3, 6), shard, shards), 60)
         parts.update({index: at for index, at in part if index < 60})
     assert parts == whole
 
