@@ -59,6 +59,8 @@ PURE_FOLDERS = ("plan", "detect")
 PURE_MODULES = (
     "oracle/amnesia.py", "oracle/coarsened.py", "oracle/divergence.py", "oracle/probe.py",
     "export/quantiles.py", "export/closing.py", "incident/trace.py",
+    "incident/about.py", "incident/cuts.py", "incident/ddmin.py", "incident/judge.py", "incident/order.py",
+    "incident/rows.py", "incident/salt.py", "incident/sequential.py", "incident/shrink.py",
 )  # fmt: skip
 PURE_MAY_IMPORT = {
     "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "decimal", "enum", "fractions",
