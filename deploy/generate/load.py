@@ -67,6 +67,13 @@ def _delivery() -> list[Panel]:
             unit="percentunit",
         ),
         Panel(
+            "Time without the server",
+            "Share of the time in which nothing answered. Load and probes wait meanwhile, and count "
+            "against nobody.",
+            [Query(f"sum by (instance) ({rate(sel('soak_target_gone_seconds_total'))})", "{{instance}}")],
+            unit="percentunit",
+        ),
+        Panel(
             "Requests in flight",
             "Requests of ours that the server has not answered yet, of load and of probes.",
             [Query(f"sum by (purpose) ({sel('soak_requests_in_flight')})", "{{purpose}}")],

@@ -201,6 +201,13 @@ def _divergence() -> list[Panel]:
             unit="short",
         ),
         Panel(
+            "Coarsened KL, a lower bound",
+            "Over the candidates that two passes list, in nats; 99th percentile. Empty unless "
+            "probe.top_k is set.",
+            [Query(quantile(0.99, "shape", "soak_divergence_coarsened_kl_nats"), "{{shape}}")],
+            log=True,
+        ),
+        Panel(
             "Comparisons that agree to the last bit",
             "Share of comparisons without any difference; on a deterministic server all of them.",
             [
@@ -284,6 +291,17 @@ def _confidence() -> list[Panel]:
             ],
             unit="percentunit",
         ),
+        Panel(
+            "Noise floors",
+            "Median score of controls and of repeated cold passes of each resume kind, in nats. "
+            "Controls far over "
+            "the cold floor are a fault that spoils them too.",
+            [
+                Query(f"max by (kind) ({sel('soak_calibration_control_floor_nats')})", "{{kind}} controls"),
+                Query(f"max by (kind) ({sel('soak_calibration_cold_floor_nats')})", "{{kind}} cold"),
+            ],
+            log=True,
+        ),
         table(
             "How each resume kind is judged",
             "Exact: to the last bit. Tolerance: against its own controls. Calibrating: by ceilings only.",
@@ -300,6 +318,16 @@ def _confidence() -> list[Panel]:
                 )
             ],
             unit="s",
+        ),
+        Panel(
+            "Journal",
+            "Rows a second written to the journal, and lost: an alarm with lost rows cannot be "
+            "replayed in full.",
+            [
+                Query(f"sum({rate(sel('soak_journal_rows_total'))})", "written"),
+                Query(f"sum({rate(sel('soak_journal_dropped_total'))})", "lost"),
+            ],
+            unit="cps",
         ),
         table(
             "What is soaked, by what",

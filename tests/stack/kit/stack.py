@@ -142,6 +142,7 @@ def start_soak(name: str, fault: str | None, folder: Path, keep: ExitStack) -> S
     config["run"] |= {"duration": "30m", "state": str(folder / f"{name}.sqlite")}
     config["load"] |= {"rate": 1.5}
     config["detect"] |= {"p0_max": 0.5}
+    config["probe"] |= {"top_k": 4}
     config["budget"] |= {"in_flight": 10, "tokens_per_second": 20000}
     config["metrics"] = {"port": free_port()}
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(config))
