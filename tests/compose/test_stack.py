@@ -56,8 +56,12 @@ class Stack:
         self.timed(phase, "up", "-d", "--wait", "--wait-timeout", "180", "--pull", "never")
 
     def notifications(self) -> list[dict[str, Any]]:
-        lines = self("logs", "--no-log-prefix", "receiver").splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{")]
+        return [
+            json.loads(line) for line in self.engine.docker("logs", self.container("receiver")).splitlines()
+        ]
+
+    def container(self, service: str) -> str:
+        return self("ps", "-q", service).strip()
 
     def corruption(self) -> list[dict[str, Any]]:
         found = [alert for told in self.notifications() for alert in told["alerts"]]
@@ -117,7 +121,7 @@ def test_everything_comes_up_healthy(stack: Stack) -> None:
 
 def test_what_was_written_is_what_runs(stack: Stack) -> None:
     for name in SERVICES - {"receiver"}:
-        one = stack.engine.inspect(stack("ps", "-q", name).strip(), "container")
+        one = stack.engine.inspect(stack.container(name), "container")
         host = one["HostConfig"]
         assert host["ReadonlyRootfs"] and not host["Privileged"], name
         assert host["CapDrop"] == ["ALL"] and host["SecurityOpt"] == ["no-new-privileges:true"], name
