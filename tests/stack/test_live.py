@@ -75,7 +75,7 @@ def dashboards() -> list[Path]:
 
 
 def filled_in(expr: str) -> str:
-    for name, value in (("$job", ".+"), ("$instance", ".+"), ("$fleet", ".*"), ("$__rate_interval", "20s")):
+    for name, value in (("$job", ".+"), ("$instance", ".+"), ("$fleet", ".*"), ("$__rate_interval", "1m")):
         expr = expr.replace(name, value)
     return expr
 
