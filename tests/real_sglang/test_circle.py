@@ -54,7 +54,7 @@ def test_from_a_soak_to_a_script(llama_with_wiped_kv: Server, llama: Server, tmp
     )
     code, said = run(*there, "--repeat", "5")
     assert code == 1, said
-    code, said = run(*there, "--minimize", "--budget", "90s", "--to", small, "--emit", script)
+    code, said = run(*there, "--minimize", "--budget", "60s", "--to", small, "--emit", script)
     assert code == 1, said
     trace, about = read_bundle(small)
     assert len(trace.sent) <= 6
