@@ -259,6 +259,6 @@ def test_no_label_names_what_grows(registry: CollectorRegistry, metrics: RunMetr
     assert not used & FORBIDDEN_LABELS
     assert used == {
         "acked", "budget", "channel", "comparison", "conjunction", "evidence", "fault", "fingerprint", "kind",
-        "le", "mode", "outcome", "plan_version", "purpose", "reason", "restarted", "shape", "simulator", "state",
-        "stream", "verdict", "version",
+        "le", "mode", "outcome", "plan_version", "purpose", "reason", "restarted", "shape", "simulator",
+        "state", "stream", "verdict", "version",
     }  # fmt: skip
