@@ -14,6 +14,7 @@ from soak.incident.player import Gate, Manner, Player
 from soak.incident.question import Asking
 from soak.incident.salt import Salt
 from soak.incident.trace import Case, Trace
+from soak.sglang.exchange import Outcome
 from soak.sglang.session import Session
 
 
@@ -66,9 +67,13 @@ async def replay_once(
 
 def _fidelity(player: Player) -> Fidelity:
     pairs = [(a, s) for a, s in zip(player.answers, player.trace.seen, strict=True) if a is not None]
+    # a run calls its own aborts taken back; here they are seen from the server's side
+    aborted = {Outcome.ABORTED.value, Outcome.TAKEN_BACK.value}
     return Fidelity(
         prompts=len(pairs),
-        as_recorded=sum(answer.outcome.value == seen.outcome for answer, seen in pairs),
+        as_recorded=sum(
+            a.outcome.value == s.outcome or {a.outcome.value, s.outcome} <= aborted for a, s in pairs
+        ),
         same_hit=sum(answer.cached_tokens == seen.cached_tokens for answer, seen in pairs),
         lost_parents=player.lost_parents,
     )

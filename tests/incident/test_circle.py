@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from soak.cli.replay import run_of
 from soak.incident.bundle import read_bundle
-from tests.incident.circle import command, config, replay, simulator, soaked
+from tests.incident.circle import PATIENCE_S, command, config, replay, simulator, soaked
 
 CASES: dict[str, dict[str, Any]] = {
     "stale-track-rows": {"shapes": {"chunked-burst": 1, "shared-prefix": 1}},
@@ -24,6 +26,12 @@ async def test_the_whole_circle(fault: str, tmp_path: Path) -> None:
         name = await soaked(config(url, load=CASES[fault]), run)
     code, said = await command("-m", "soak", "incidents", "export", name, bundle, "--out", run)
     assert code == 0, said
+    code, said = await replay("--incident", "nothing", "--out", run)
+    assert code == 2, said
+    assert f"There are: {name}" in said
+    known, until_s = run_of(run / "journal.sqlite", name)
+    assert known == {key: json.loads((run / "run.json").read_text())[key] for key in known}
+    assert 0 < until_s < PATIENCE_S
     trace, about = read_bundle(bundle)
     assert about.alarm["id"] == name
 
