@@ -59,9 +59,11 @@ def simulator(fault: str | None) -> Iterator[str]:
     """A simulator on a free loopback port, stopped at the end whatever happens."""
     port = _free_port()
     words = [sys.executable, "-m", "soak", "sim", "--port", str(port), *_sim_options(fault)]
+    words.append("--while-stdin")  # a demo that is killed must not leave its simulator behind
     told = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe that nobody reads would stop a talkative child
     child = subprocess.Popen(
         words,
+        stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=told,
         start_new_session=True,  # a Ctrl-C is for soak, which then stops its child itself
@@ -85,6 +87,8 @@ def simulator(fault: str | None) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+        if child.stdin is not None:
+            child.stdin.close()
         told.close()
 
 

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
+
 import click
+
+
+def _end_with_stdin() -> None:
+    """Whoever started it holds the other end of stdin: it ends with them, even if they were killed."""
+
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="soak-sim-parent", daemon=True).start()
 
 
 @click.command("sim")
@@ -39,6 +54,7 @@ import click
 @click.option("--disable-radix-cache", is_flag=True)
 @click.option("--enable-metrics/--no-enable-metrics", default=True, help="Whether /metrics is served.")
 @click.option("--api-key", default=None, envvar="SOAK_SIM_API_KEY", help="Ask for this bearer key.")
+@click.option("--while-stdin", is_flag=True, hidden=True, help="End when stdin ends.")
 def command(  # noqa: PLR0917
     port: int,
     host: str,
@@ -61,6 +77,7 @@ def command(  # noqa: PLR0917
     disable_radix_cache: bool,
     enable_metrics: bool,
     api_key: str | None,
+    while_stdin: bool,
 ) -> None:
     """Run the SGLang-compatible simulator. It holds no real model, and says so in /server_info."""
     from soak.runners.faults import FAULTS, settings_for
@@ -96,6 +113,8 @@ def command(  # noqa: PLR0917
         config = SimConfig(faults=names, **settings)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    if while_stdin:
+        _end_with_stdin()
     planted = f" with {', '.join(names)} planted" if names else ""
     try:
         run(

@@ -179,7 +179,7 @@ class Journal:
         return {
             "path": str(self.path),
             "rows": self.written,
-            "dropped": self.dropped,
+            "dropped": self.dropped + self._writer.unwritten,
             "bytes": self.bytes,
             "failing": self._writer.failing,
         }

@@ -151,6 +151,11 @@ class JournalWriter:
         if isinstance(record, StoredAlarm):
             self._wake.set()
 
+    @property
+    def unwritten(self) -> int:
+        """Rows that a disk which refuses has not taken by now; 0 while it takes them."""
+        return self._pending.rows + len(self._queue) if self.failing else 0
+
     def close(self) -> None:
         """Write what is there and let go of the file; what a refusing disk does not take is counted."""
         self._closing.set()
@@ -305,7 +310,7 @@ class JournalWriter:
 
     def _tend(self) -> None:
         """Small steps in the background: finish incidents whose window is over, prune."""
-        now_us = time.time_ns() // 1000
+        now_us = self._ran.clock.us(time.monotonic())  # a clock set forward must not age what is new
         with self._file.in_words():
             due = complete_incidents(self._file, now_us)
         if due:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from soak import __version__
 from soak.config import Config, ConfigError
+from soak.drive.beside_others import BESIDE_OTHERS
 from soak.drive.conjunctions import CONJUNCTIONS
 from soak.export.exposition import Exposition
 from soak.export.snapshot import take_snapshot
@@ -53,14 +54,16 @@ class SoakRun:
     def __init__(
         self, config: Config, out: Path, screen: Terminal, *, command: str = "", resume: bool = False
     ) -> None:
-        reached_by = {c.name: c.reached_by for c in CONJUNCTIONS}
+        shapes = config.spec_shapes
+        known = BESIDE_OTHERS if config.load.none else CONJUNCTIONS
+        reached_by = {c.name: c.reached_by for c in known}
         for name in config.detect.require_coverage or ():
             if name not in reached_by:
                 raise ConfigError(
                     f"detect.require_coverage: no such conjunction {name!r}; "
                     f"there are {', '.join(reached_by)}"
                 )
-            if not config.load.shapes.get(reached_by[name]):
+            if not config.load.none and reached_by[name] not in shapes:
                 raise ConfigError(
                     f"detect.require_coverage: {name} is reached by the shape {reached_by[name]}, which "
                     "load.shapes leaves out; give it a weight, or do not require it"
@@ -206,7 +209,13 @@ class SoakRun:
         self._show(parts, target, started)
         words = lost.result() if lost.done() and not lost.cancelled() else ""
         return self._conclude(
-            parts, target, identity, started_at, first=first, lost=words, interrupted=stop.is_set()
+            parts,
+            target,
+            identity,
+            (started_at, started_at + timedelta(seconds=time.monotonic() - started)),
+            first=first,
+            lost=words,
+            interrupted=stop.is_set(),
         )
 
     async def _wind_down(
@@ -243,7 +252,7 @@ class SoakRun:
             record.journal.server_said(parts.watch.latest)
             record.journal.tick()
             record.metrics.set_journal(record.journal.written, record.journal.dropped, record.journal.bytes)
-        record.coverage.observe_server(parts.watch.latest)
+        record.coverage.observe_server(parts.watch.latest, parts.session.prompts_in_flight)
         report, coverage, (verdict, _) = record.detector.report(), record.coverage.report(), record.verdict()
         probing = max(0, parts.session.prompts_in_flight - driver.in_flight)
         record.metrics.set_report(report, parts.desk.muted())
@@ -288,7 +297,7 @@ class SoakRun:
         parts: Parts,
         target: Target,
         identity: Identity,
-        started_at: datetime,
+        times: tuple[datetime, datetime],
         *,
         first: int,
         lost: str,
@@ -323,8 +332,8 @@ class SoakRun:
             coverage=record.coverage.report(),
             tally=record.tally,
             load=LoadCount(driver.asked, driver.delivered, dict(driver.undelivered)),
-            started_at=started_at,
-            ended_at=datetime.now(UTC),
+            started_at=times[0],
+            ended_at=times[1],
             interrupted=interrupted,
             alarm_facts=parts.desk.facts(),
             journal=None if record.journal is None else record.journal.facts(),

@@ -147,4 +147,5 @@ class Session:
         for task in list(self._giving_back):
             task.cancel()
         await asyncio.gather(*self._giving_back, return_exceptions=True)
+        self._giving_back.clear()
         return len(self._outstanding)

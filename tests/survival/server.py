@@ -91,7 +91,7 @@ class Server:
         )
 
     async def never_ends(self, _: web.Request, wanted: GenerateRequest) -> web.StreamResponse:
-        """Runs on, whether its client is there or not, until all its rids are aborted by their whole names."""
+        """Runs on, whether its client is there or not, until its rids are aborted by their whole names."""
         self.stuck.update(wanted.rids)
         while self.stuck & set(wanted.rids):
             await asyncio.sleep(0.01)
@@ -123,7 +123,8 @@ class Server:
     async def listening(self) -> AsyncIterator[str]:
         """One life of the server, the later ones on the port of the first."""
         if not self.starts:
-            self.restart(**self.small.info)
+            self.starts = 1
+            self.small.info.setdefault("startup_time", {"scheduler_e2e": self.startup_s})
 
         async def info(_: web.Request) -> web.Response:
             return web.json_response(self.small.server_info())
@@ -152,10 +153,5 @@ def every(n: int, behaviour: Behaviour) -> Spoil:
 
 
 def load_only(spoil: Spoil) -> Spoil:
-    """Requests without logprobs alone."""
-    return lambda wanted, number: None if wanted.return_logprob else spoil(wanted, number)
-
-
-def probes_only(spoil: Spoil) -> Spoil:
-    """Requests with logprobs alone."""
-    return lambda wanted, number: spoil(wanted, number) if wanted.return_logprob else None
+    """Load alone, which is streamed here; what probes ask is not."""
+    return lambda wanted, number: spoil(wanted, number) if wanted.stream else None
