@@ -21,6 +21,8 @@ FIRST = 2
 """Replays of the whole trace before anything is cut, if each reproduces."""
 MOST_FIRST = 12
 FINAL = 3
+MOST_FINAL = 20
+"""Replays of the smallest trace, if none before reproduced."""
 
 Replay = Callable[[Trace, bool], Awaitable[Repeat]]
 """Sends a trace and asks its question; with the flag, also what the noise is measured by."""
@@ -61,7 +63,11 @@ class Minimiser:
         self._replay, self._original, self._readings = replay, original, readings
         self._budget_s, self._say = budget_s, say
         self._refused: set[str] = set()
-        self._rate = 1.0
+        self._hit = self._tried = 0.0  # of the present trace and, halved each time, of those before it
+
+    @property
+    def _rate(self) -> float:
+        return rate_of(self._hit, self._tried)
 
     async def run(self, whole: Trace) -> Minimised:
         """Shrink. Raises NotReproducedError, ReadingsError; whatever a replay raises comes through."""
@@ -102,7 +108,7 @@ class Minimiser:
         hits = known.count(Reading.REPRODUCED)
         if not hits:
             raise NotReproducedError(f"the whole trace reproduced in none of {len(known)} replays")
-        self._rate = rate_of(hits, len(known))
+        self._hit, self._tried = float(hits), float(len(known))
         self._say(f"the whole trace reproduces in {hits} of {len(known)} replays")
 
     def _judged(self, repeats: list[Repeat]) -> tuple[Judged, ...]:
@@ -126,7 +132,9 @@ class Minimiser:
             if held is None:
                 continue
             if held:
-                self._rate = rate_of(test.reproduced, test.replays) if self._rate < 0.9 else self._rate
+                # a test that stops at its last success flatters the rate, so what was known before counts too
+                self._hit = self._hit / 2 + test.reproduced
+                self._tried = self._tried / 2 + test.replays
             else:
                 self._refused.add(digest)
             return held
@@ -145,8 +153,7 @@ class Minimiser:
     async def _final(self, best: Trace, ended: bool) -> Minimised:
         """The smallest trace once more, with its noise; what goes into the bundle is how it went."""
         repeats: list[Repeat] = []
-        most = max(FINAL, round(3 / self._rate))
-        while len(repeats) < FINAL or (len(repeats) < most and not self._hits(repeats)):
+        while len(repeats) < FINAL or (len(repeats) < MOST_FINAL and not self._hits(repeats)):
             repeats.append(await self._replay(best, True))
         hits = self._hits(repeats)
         if not hits:

@@ -18,7 +18,7 @@ _LOWEST = 0.05
 _MOST = 60
 
 
-def rate_of(reproduced: int, replays: int) -> float:
+def rate_of(reproduced: float, replays: float) -> float:
     """The rate to test against, from what was seen: 0.95 for all of them, never below 0.05."""
     return min(_HIGHEST, max(_LOWEST, reproduced / replays if replays else 0.0))
 
