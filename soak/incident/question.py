@@ -103,6 +103,14 @@ class Asking:
             raise PassFailedError(
                 ProbeOutcome.EVICTED, "nothing of the prefix is cached: the locate pass had no hit"
             )
+        wrote = case_share(self.player.trace) if self._case.victim is not None else self._case.start
+        if boundary > wrote:
+            # else a trace could be cut down to nothing: an earlier pass of the question had written it
+            raise PassFailedError(
+                ProbeOutcome.BOUNDARY_MOVED,
+                f"resumed at {boundary}, past the {wrote} tokens that the trace wrote: "
+                "at what the question left",
+            )
         scored = len(self._case.ids) - self._case.start - 1
         ids = whole[: boundary + 1 + scored]
         if len(ids) - boundary < 2:

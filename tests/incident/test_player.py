@@ -89,7 +89,7 @@ async def salts_keep_repeats_apart(session: Session) -> None:
         assert repeat.measured.boundary == 200
     same = await again(session, trace, 6)  # the same ids again: even the question is cached now
     assert same.fidelity.same_hit == 0
-    assert "nothing to score" in same.measured.note
+    assert "at what the question left" in same.measured.note
     apart = await again(session, trace, 6, replace(MAX, apart=True))
     assert apart.played is not None
     assert apart.played.seen[0].cached_tokens == 0
@@ -166,6 +166,17 @@ async def test_a_request_that_fails_now_is_no_answer(session: Session) -> None:
     assert repeat.played is None
     assert reading(trace, repeat) is Reading.NO_ANSWER
     assert "rejected" in repeat.measured.note
+
+
+async def test_what_the_question_itself_wrote_is_no_answer() -> None:
+    script = Script()
+    script.send(random_ids(40, 1))
+    trace = script.ask(0, tail=60)
+    async with running(SimConfig(numerics="exact", radix_strategy="extra_buffer")) as url:
+        async with SGLangClient(url) as client:
+            repeat = await again(Session(client, "test"), trace)  # states lie on a grid of 64
+    assert reading(trace, repeat) is Reading.NO_ANSWER
+    assert "resumed at 64, past the 40 tokens that the trace wrote" in repeat.measured.note
 
 
 async def test_a_continuation_is_made_anew(session: Session) -> None:
