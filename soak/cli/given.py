@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import yaml
 
 from soak.config import ConfigError
 
@@ -14,6 +17,32 @@ def overrides(**given: Any) -> dict[str, Any]:
         if value is not None:
             section, name = key.split("__")
             values.setdefault(section, {})[name] = value
+    return values
+
+
+def settings(pairs: Sequence[str], over: dict[str, Any]) -> dict[str, Any]:
+    """``over``, the values of other options, laid over the values of ``--set SECTION.KEY=VALUE``.
+
+    A value is YAML, as it would stand in the file. Raises ConfigError.
+    """
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        path, equals, text = pair.partition("=")
+        *sections, key = path.strip().split(".")
+        if not (equals and sections and all(sections) and key):
+            raise ConfigError(f"--set {pair}: SECTION.KEY=VALUE is wanted, such as load.rate=2")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {pair}: not YAML: {getattr(error, 'problem', error)}") from error
+        place = values
+        for section in sections:
+            place = place.setdefault(section, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"--set {pair}: {section} was given a value before")
+        place[key] = value
+    for section, given in over.items():
+        values[section] = {**values.get(section, {}), **given}
     return values
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from soak import config as configs
-from soak.cli.given import overrides, shard_pair
+from soak.cli.given import overrides, settings, shard_pair
 from soak.detect.calibration import controls_needed
 from soak.plan.cost import ProbeTerms, cost
 from soak.plan.geometry import Geometry
@@ -31,6 +31,9 @@ Examples:
 @click.option("--nonce", type=int, default=0, show_default=True, help="Salts token ids, nothing else.")
 @click.option("--shard", metavar="I/N", default="0/1", show_default=True)
 @click.option("--cost", "show_cost", is_flag=True, help="Print what the plan costs the server an hour.")
+@click.option(
+    "--set", "given", multiple=True, metavar="SECTION.KEY=VALUE", help="Any other value of the config."
+)
 @click.option("--ids", is_flag=True, help="Print token ids in full, not only their digests.")
 def command(
     *,
@@ -40,6 +43,7 @@ def command(
     seed: int | None,
     nonce: int,
     shard: str,
+    given: tuple[str, ...],
     show_cost: bool,
     ids: bool,
 ) -> None:
@@ -49,7 +53,9 @@ def command(
     """
     try:
         index, shards = shard_pair(shard)
-        loaded = configs.load(config, overrides(run__shard=index, run__shards=shards, run__seed=seed))
+        loaded = configs.load(
+            config, settings(given, overrides(run__shard=index, run__shards=shards, run__seed=seed))
+        )
     except configs.ConfigError as error:
         click.echo(str(error), err=True)
         sys.exit(ExitCode.USAGE)
@@ -59,8 +65,8 @@ def command(
         terms = ProbeTerms(
             rate=loaded.probe.rate,
             tail=loaded.probe.tail,
-            prefill_share=loaded.budget.probe_share,
-            pool_share_per_minute=loaded.pool_share_per_minute,
+            prefill_share=loaded.probe_share,
+            pool_share_per_minute=loaded.probes_pool_share,
             controls_needed=controls_needed(loaded.detect.p0_max),
         )
         click.echo(cost(plan, terms).words())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import click
 
 from soak import config as configs
-from soak.cli.given import overrides, shard_pair
+from soak.cli.given import overrides, settings, shard_pair
 from soak.cli.stoppable import explain, fail, run_stoppable
 from soak.export.closing import closing_words
 from soak.export.summary import as_json
@@ -26,12 +28,14 @@ def run_id_folder() -> Path:
     return Path("soak-runs") / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-def again(path: Path | None, config: configs.Config) -> str:
-    """The command that runs the same plan on the same target."""
+def again(path: Path | None, config: configs.Config, given: Sequence[str] = ()) -> str:
+    """The command that runs the same plan on the same target. given: what ``--set`` was."""
     words = ["soak", "run", *([str(path)] if path else []), "--target", config.target.url]
     words += ["--seed", str(config.run.seed), "--duration", f"{config.run.duration:.10g}s"]
     if config.run.shards > 1:
         words += ["--shard", f"{config.run.shard}/{config.run.shards}"]
+    for pair in given:
+        words += ["--set", pair]
     return shlex.join(words)
 
 
@@ -52,12 +56,21 @@ def soak(
     except (asyncio.CancelledError, Exception) as error:
         return explain(error, out, "no summary was written"), None
     if as_json_lines:
-        sys.stdout.buffer.write(as_json(summary))
-        sys.stdout.buffer.flush()
+        _show(as_json(summary))
     elif not quiet:
-        click.echo(closing_words(summary))
-        click.echo(f"\nsummary: {out / 'summary.json'}")
+        _show(f"{closing_words(summary)}\n\nsummary: {out / 'summary.json'}\n".encode())
     return int(summary["exit_code"]), summary
+
+
+def _show(text: bytes) -> None:
+    """Write to stdout. A reader that is gone must not turn the exit code into another one."""
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text)
+        sys.stdout.buffer.flush()
+    except OSError:
+        # nobody is left to be told; Python flushes once more at its end, and must not fail there either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.command(
@@ -88,6 +101,13 @@ Examples:
     is_flag=True,
     help="Go on with the run in --out if it was killed or interrupted; else begin one there.",
 )
+@click.option(
+    "--set",
+    "given",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Any other value of the config, e.g. load.rate=2; again for more.",
+)
 @click.option("--json", "as_json_lines", is_flag=True, help="Print the summary as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def command(
@@ -100,6 +120,7 @@ def command(
     out: Path | None,
     state: Path | None,
     resume: bool,
+    given: tuple[str, ...],
     as_json_lines: bool,
     quiet: bool,
 ) -> None:
@@ -114,13 +135,16 @@ def command(
         index, count = shard_pair(shard) if shard is not None else (None, None)
         loaded = configs.load(
             config,
-            overrides(
-                target__url=target,
-                run__duration=duration,
-                run__seed=seed,
-                run__shard=index,
-                run__shards=count,
-                run__state=state,
+            settings(
+                given,
+                overrides(
+                    target__url=target,
+                    run__duration=duration,
+                    run__seed=seed,
+                    run__shard=index,
+                    run__shards=count,
+                    run__state=state,
+                ),
             ),
         )
     except configs.ConfigError as error:
@@ -128,7 +152,7 @@ def command(
     code, _ = soak(
         loaded,
         out or run_id_folder(),
-        command=again(config, loaded),
+        command=again(config, loaded, given),
         as_json_lines=as_json_lines,
         quiet=quiet,
         resume=resume,

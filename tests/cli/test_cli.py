@@ -35,6 +35,17 @@ def test_every_command_explains_itself(words: list[str]) -> None:
     assert "Usage:" in out
 
 
+def test_any_value_can_be_set_and_other_options_lie_over_it() -> None:
+    words = ["plan", "--set", "load.shapes={identical: 1}", "--set", "run.seed=5", "--count", "4"]
+    code, out, _ = soak(*words)
+    assert code == 0
+    shapes = {json.loads(line)["shape"] for line in out.splitlines()}
+    assert "identical" in shapes
+    assert "decode-seeded" not in shapes
+    other = soak(*words, "--seed", "6")[1]
+    assert other == soak(*words[:3], "--seed", "6", "--count", "4")[1] != out
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
@@ -51,6 +62,11 @@ def test_every_command_explains_itself(words: list[str]) -> None:
         (["calibrate", "--state", "x", "--url", "http://192.0.2.1:1"], 2, "target.allow_load"),
         (["calibrate", "--url", "http://127.0.0.1:1", "--state", __file__], 2, "run.state: "),
         (["plan", "--shard", "x/y"], 2, "--shard x/y"),
+        (["plan", "--set", "rate=2"], 2, "--set rate=2: SECTION.KEY=VALUE"),
+        (["plan", "--set", "load.rate=[2"], 2, "--set load.rate=[2: not YAML"),
+        (["plan", "--set", "load.rate=fast"], 2, "load.rate: given 'fast'"),
+        (["plan", "--set", "load.pace=2"], 2, "load.pace: no such key"),
+        (["plan", "--set", "a.b=2", "--set", "a.b.c=2"], 2, "--set a.b.c=2: b was given a value before"),
         (["sim", "--fault", "teapot", "--port", "0"], 2, "teapot"),
         (["brew"], 2, "No such command"),
     ],
