@@ -40,6 +40,13 @@ REMOTE = "http://192.0.2.7:30000"
         ({"load": {"rate": float("inf")}}, ["load.rate: given inf"]),
         ({"load": {"shapes": {"teapot": 1}}}, ["load.shapes.teapot: no such shape", "shared-prefix"]),
         ({"load": {"shapes": {"shared-prefix": 0}}}, ["load.shapes: at least one weight"]),
+        ({"load": {"shapes": {"planted": 1}}}, ["load.shapes.planted: no such shape"]),
+        ({"load": {"shapes": {}, "rate": 2}}, ["load.rate: there are no shapes", "max_context"]),
+        ({"load": "some"}, ["load: given 'some'"]),
+        (
+            {"load": "none", "budget": {"probe_share": 0.5}},
+            ["budget.probe_share: with load: none", "pool_share_per_minute"],
+        ),
         ({"load": {"shapes": {"pressure": 1}}}, ["load.shapes.pressure", "target.disruptive: true"]),
         ({"load": {"tenant_keys": ["a", "a", "b"]}}, ["load.tenant_keys: 2 different keys for 3 tenants"]),
         ({"load": {"arrivals": "steady"}}, ["load.arrivals: given 'steady'", "poisson"]),
@@ -282,3 +289,24 @@ def test_a_size_is_given_in_bytes_or_in_words(size: object, wanted: int) -> None
 def test_a_size_that_is_none_is_refused(size: object) -> None:
     with pytest.raises(config.ConfigError, match=r"journal\.bytes: given"):
         config.build({"journal": {"bytes": size}})
+
+
+def test_without_load_the_budget_says_how_much_is_planted(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("load: none\n")
+    loaded = config.load(path, {"load": {"max_context": 600}})
+    assert loaded.load.none
+    assert loaded.shared
+    assert loaded.spec_shapes == {"planted"}
+    assert loaded.pool_share_per_minute == 0.02
+    assert loaded.probe_share is None
+    pool = Geometry(max_total_tokens=1_000_000)
+    spec = loaded.resolve(pool)
+    assert spec.weights == (("planted", 1),)
+    planted = float(spec.rate) * 60 * spec.max_context
+    assert planted == pytest.approx(5_000, rel=1e-3)
+    assert loaded.probes_pool_share is not None
+    assert planted + loaded.probes_pool_share * 1_000_000 <= 0.02 * 1_000_000 * 1.001
+    assert loaded.resolve(pool) == spec
+    assert float(loaded.resolve(Geometry()).rate) == pytest.approx(1 / 30, rel=1e-4)
+    assert config.build({"load": "none"}).resolve(pool).max_context == 1024

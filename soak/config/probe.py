@@ -12,6 +12,7 @@ from soak.config.values import Seconds, Section, Share
 class Probe(Section):
     """What the oracle asks. Shares are of probes; tail and blank context in tokens.
 
+    oldest: with ``load: none``, the age up to which a planted prefix is left alone before it is asked about.
     top_k: candidates that warm and cold pass list at each token, for the coarsened KL; 0 lists none.
     """
 
@@ -25,4 +26,5 @@ class Probe(Section):
     continuation: Annotated[int, Field(ge=16, le=1024)] = 24
     kept_context: Annotated[int, Field(ge=1, le=65536)] = 64
     top_k: Annotated[int, Field(ge=0, le=64)] = 0
+    oldest: Annotated[Seconds, Field(ge=5, le=86400)] = 1200.0
     timeout: Seconds = 120.0

@@ -46,6 +46,11 @@ def build(values: dict[str, Any]) -> Config:
         raise ConfigError("\n".join(_line(e) for e in error.errors(include_url=False))) from None
 
 
+def _in_full(values: dict[str, Any]) -> dict[str, Any]:
+    """``load: none`` as the mapping that it stands for, so that more can be laid over it."""
+    return {**values, "load": {"shapes": {}}} if values.get("load") == "none" else values
+
+
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
@@ -88,4 +93,4 @@ def load(path: Path | None, overrides: dict[str, Any] | None = None) -> Config:
         values = {} if values is None else values
         if not isinstance(values, dict):
             raise ConfigError(f"{path}: a mapping of sections is wanted, not {type(values).__name__}")
-    return build(_merge(values, overrides or {}))
+    return build(_merge(_in_full(values), _in_full(overrides or {})))

@@ -11,6 +11,7 @@ from soak.plan.shapes import SHAPES
 from soak.plan.spec import DEFAULT_WEIGHTS
 
 ROOM = 3  # a shape's prompt has several parts of min_prompt or so: from here on they fit together
+_OF_PLANTED = frozenset({"shapes", "max_context", "min_prompt", "decode_tokens"})
 SMALLEST = 96  # tokens; in less, the shapes cannot be told apart
 
 
@@ -19,6 +20,9 @@ class Load(Section):
 
     arrivals: poisson, constant; burst: as many indices at once as ``burst`` says; ramp: from nothing to twice
     the rate, again and again.
+    ``load: none``, or no shapes: users' traffic is the load, and the run only plants its own prefixes, of up
+    to max_context tokens, as often as its budget allows.
+
     tenants: namespaces of tenant-ping-pong; tenant_keys: their ``extra_key`` values, where given ones matter
     (the name of a LoRA adapter, say); pressure: most prompts at once of the shapes that fill the pool.
     """
@@ -41,12 +45,23 @@ class Load(Section):
     tenant_keys: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = ()
     pressure: Annotated[int, Field(ge=2, le=4096)] = 32
 
+    @property
+    def none(self) -> bool:
+        """Whether this run sends no load of its own."""
+        return not self.shapes
+
     @model_validator(mode="after")
     def _shapes_exist(self) -> Load:
         for name in self.shapes:
             if name not in SHAPES:
                 raise ValueError(f"shapes.{name}: no such shape; there are {', '.join(SHAPES)}")
-        if not any(self.shapes.values()):
+        if self.none:
+            for name in self.model_fields_set - _OF_PLANTED:
+                raise ValueError(
+                    f"{name}: there are no shapes, so that nothing goes by it; what is planted goes by "
+                    f"{', '.join(sorted(_OF_PLANTED - {'shapes'}))} and the budget"
+                )
+        elif not any(self.shapes.values()):
             raise ValueError("shapes: at least one weight must be above 0")
         if self.tenant_keys and len(set(self.tenant_keys)) != self.tenants:
             raise ValueError(

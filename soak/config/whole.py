@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
 
 from soak.config.detect import Detect
 from soak.config.grafana import Grafana
@@ -10,6 +12,7 @@ from soak.config.journal import Journal
 from soak.config.limits import Budget, Stop, Thresholds
 from soak.config.metrics import Metrics
 from soak.config.mistake import ConfigError
+from soak.config.planting import PART, USUAL, planted_per_second
 from soak.config.probe import Probe
 from soak.config.run import Run
 from soak.config.target import Target
@@ -17,7 +20,7 @@ from soak.config.traffic import ROOM, SMALLEST, Load
 from soak.config.values import Section
 from soak.detect.run_length import run_length_for, run_length_words
 from soak.plan.geometry import Geometry
-from soak.plan.shapes import DISRUPTIVE, SHAPES, chunked_burst, co_batched, identical
+from soak.plan.shapes import DISRUPTIVE, SHAPES, chunked_burst, co_batched, identical, planted
 from soak.plan.spec import ResolvedSpec
 
 
@@ -35,6 +38,38 @@ class Config(Section):
     metrics: Metrics = Field(default_factory=Metrics)
     grafana: Grafana = Field(default_factory=Grafana)
     journal: Journal = Field(default_factory=Journal)
+
+    @field_validator("load", mode="before")
+    @classmethod
+    def _load_none(cls, value: Any) -> Any:
+        return {"shapes": {}} if value == "none" else value
+
+    @model_validator(mode="after")
+    def _without_load_there_is_no_share_of_it(self) -> Config:
+        stated = "probe_share" in self.budget.model_fields_set
+        if self.load.none and stated and self.budget.probe_share is not None:
+            raise ValueError(
+                "budget.probe_share: with load: none there is no load to take a share of; "
+                "pool_share_per_minute and tokens_per_second limit probes"
+            )
+        return self
+
+    @property
+    def probe_share(self) -> float | None:
+        """Share of our own prefill that probes may take, None without limit or without load."""
+        return None if self.load.none else self.budget.probe_share
+
+    @property
+    def shared(self) -> bool:
+        """Whether other people's traffic runs beside ours."""
+        return self.target.shared or self.load.none
+
+    @property
+    def spec_shapes(self) -> frozenset[str]:
+        """The shapes of which this run sends anything."""
+        if self.load.none:
+            return frozenset({planted.NAME})
+        return frozenset(name for name, weight in self.load.shapes.items() if weight)
 
     @model_validator(mode="after")
     def _load_is_never_an_accident(self) -> Config:
@@ -92,7 +127,13 @@ class Config(Section):
         """Share of the server's pools that probes may fill a minute, or None without limit."""
         if "pool_share_per_minute" in self.budget.model_fields_set:
             return self.budget.pool_share_per_minute
-        return 0.02 if self.target.shared else 0.5
+        return 0.02 if self.shared else 0.5
+
+    @property
+    def probes_pool_share(self) -> float | None:
+        """The part of ``pool_share_per_minute`` that probes may take: all that is not planted."""
+        share = self.pool_share_per_minute
+        return share if share is None or not self.load.none else (1 - PART) * share
 
     @model_validator(mode="after")
     def _bursts_fit_the_budget(self) -> Config:
@@ -113,6 +154,17 @@ class Config(Section):
             raise ConfigError(
                 f"load.min_prompt: given {load.min_prompt}; the server takes {limit} tokens, prompt and "
                 f"output together: at least {SMALLEST} are wanted, and {ROOM} times min_prompt"
+            )
+        if load.none:
+            longest = min(load.max_context or USUAL, limit)
+            return ResolvedSpec(
+                geometry=geometry,
+                arrivals="constant",
+                rate=planted_per_second(geometry, longest, self.pool_share_per_minute),
+                weights=((planted.NAME, 1),),
+                max_context=longest,
+                min_prompt=load.min_prompt,
+                decode_tokens=load.decode_tokens,
             )
         return ResolvedSpec(
             geometry=geometry,

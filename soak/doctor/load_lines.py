@@ -84,8 +84,8 @@ def price(config: Config, geometry: Geometry, controls_needed: int) -> Cost:
     terms = ProbeTerms(
         rate=config.probe.rate,
         tail=config.probe.tail,
-        prefill_share=config.budget.probe_share,
-        pool_share_per_minute=config.pool_share_per_minute,
+        prefill_share=config.probe_share,
+        pool_share_per_minute=config.probes_pool_share,
         controls_needed=controls_needed,
     )
     return cost(Plan(config.run.seed, config.resolve(geometry), 0), terms)

@@ -95,7 +95,7 @@ class _Visit:
             server_lines.topology_group(reads),
         ]
         cache = [cache_lines.radix_line(reads), *self._tried]
-        load = [load_lines.busy_line(self._busy, shared=config.target.shared), load_lines.metrics_line(reads)]
+        load = [load_lines.busy_line(self._busy, shared=config.shared), load_lines.metrics_line(reads)]
         faults = fault_lines.fault_lines(reads, self._wanted.record)
         facts = self._facts(target, trial)
         facts["faults"] = list(faults.judged)

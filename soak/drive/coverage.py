@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
+from soak.drive.beside_others import BESIDE_OTHERS, SIGNS, Look
 from soak.drive.conjunctions import CONJUNCTIONS
 from soak.drive.coverage_state import ConjunctionCoverage, CoverageState
 from soak.drive.observation import Observation
 from soak.oracle.probe import ProbeResult
 from soak.plan.geometry import Geometry
+from soak.plan.shapes import planted
 from soak.runners.faults import FAULTS
 from soak.sglang.server_metrics import ServerMetrics
 
@@ -39,11 +41,18 @@ class Coverage:
         self._clock = clock
         self._start = clock()
         active = set(shapes)
-        self._watched = [c for c in CONJUNCTIONS if c.reached_by in active]
+        self._beside_others = planted.NAME in active
+        known = BESIDE_OTHERS if self._beside_others else CONJUNCTIONS
+        self._watched = [c for c in known if self._beside_others or c.reached_by in active]
         self._state = {
             c.name: CoverageState.NOT_REACHED if c.applicable(geometry) else CoverageState.NOT_APPLICABLE
             for c in self._watched
         }
+        if self._beside_others:
+            for c in self._watched:
+                if c.reached_by != planted.NAME or c.name in SIGNS:
+                    self._untold(c.name)
+        self._looked: tuple[ServerMetrics, int] | None = None
         self._count = {c.name: 0 for c in self._watched}
         self._last: dict[str, float] = {}
         self._probes = {c.name: 0 for c in self._watched}
@@ -66,13 +75,31 @@ class Coverage:
                 if conjunction.probe_confirms:
                     self._reached(conjunction.name, CoverageState.CONFIRMED)
 
-    def observe_server(self, server: ServerMetrics | None) -> None:
-        """One scrape of the server, None if there is none.
+    def _untold(self, name: str) -> None:
+        if self._state[name] is not CoverageState.NOT_APPLICABLE:
+            self._state[name] = CoverageState.UNOBSERVABLE
+
+    def _look(self, server: ServerMetrics, ours: int) -> None:
+        """What the server's counters say of others since the last scrape."""
+        looked, self._looked = self._looked, (server, ours)
+        look = None if looked is None else Look(looked[0], server, looked[1], ours)
+        for name, sign in SIGNS.items():
+            if self._state[name] is CoverageState.UNOBSERVABLE and sign.told(server):
+                self._state[name] = CoverageState.NOT_REACHED
+            if look is not None and sign.seen(look, self._geometry):
+                self._reached(name, CoverageState.PRESUMED)
+
+    def observe_server(self, server: ServerMetrics | None, ours: int = 0) -> None:
+        """One scrape of the server, None if there is none. ours: prompts of this run that were in flight.
 
         A counter that rose says that it happened, not that it happened to one of us: so it is presumed, and
         only as long as no answer has confirmed it. A counter that is not there yet has not counted anything.
         """
         if server is None:
+            return
+        if self._beside_others:
+            if self._looked is None or self._looked[0] is not server:
+                self._look(server, ours)
             return
         for name in _COUNTED.keys() & self._state.keys():
             now, before = _COUNTED[name](server), self._counted.get(name)

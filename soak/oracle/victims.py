@@ -6,7 +6,10 @@ Memory is bounded by tokens; what is dropped is drawn, so that old victims survi
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from soak.plan.item import WrittenBy
@@ -15,6 +18,7 @@ from soak.sglang.exchange import Logprobs, TokenIds
 
 _RECENT = 16
 _MAX_USES = 2
+_YOUNGEST_S = 4.0
 
 
 @dataclass(slots=True)
@@ -38,13 +42,29 @@ class Victim:
     namespace: str | None = None
     served: Logprobs | None = None
     uses: int = 0
+    due_s: float = -math.inf  # on the clock of written_s: not to be asked about before
 
 
 class Victims:
-    """A bounded set of victims, oldest first."""
+    """A bounded set of victims, oldest first.
 
-    def __init__(self, seed: int, max_tokens: int = 2_000_000) -> None:
+    oldest_s: each is left alone until it has a drawn age of 4 seconds to about this, every doubling equally
+    likely; None: each may be asked about at once.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        max_tokens: int = 2_000_000,
+        *,
+        oldest_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._seed = seed
+        self._doublings = (
+            None if oldest_s is None else max(1, math.floor(math.log2(max(2.0, oldest_s / _YOUNGEST_S))))
+        )
+        self._clock = clock
         self._max_tokens = max_tokens
         self._held: list[Victim] = []
         self._recipes: dict[WrittenBy, deque[Victim]] = {}
@@ -57,6 +77,7 @@ class Victims:
     def add(self, victim: Victim) -> None:
         """Keep one more; over the bound, drawn ones that are not among the newest go."""
         self._recipes.setdefault(victim.written_by, deque(maxlen=_RECENT)).append(victim)
+        victim.due_s = self._next_due(victim, victim.written_s)
         self._held.append(victim)
         self._tokens += len(victim.ids)
         while self._tokens > self._max_tokens and len(self._held) > 1:
@@ -64,18 +85,37 @@ class Victims:
             self._dropped += 1
             self._remove(Draw(self._seed, "victim-drop", self._dropped).below(older))
 
+    @property
+    def ready(self) -> bool:
+        """Whether any may be asked about now."""
+        if self._doublings is None:
+            return bool(self._held)
+        now = self._clock()
+        return any(victim.due_s <= now for victim in self._held)
+
+    def _next_due(self, victim: Victim, since_s: float) -> float:
+        if self._doublings is None:
+            return victim.due_s
+        draw = Draw(self._seed, f"victim-age-{victim.step}-{victim.part}-{victim.uses}", victim.index)
+        least_ms = int(_YOUNGEST_S * 1000) << draw.below(self._doublings)
+        return since_s + draw.between(least_ms, 2 * least_ms) / 1000
+
     def choose(self, number: int) -> Victim | None:
         """The victim of probe ``number``: of a drawn shape; half of the draws among its newest, half any."""
-        if not self._held:
+        now = self._clock()
+        due = [place for place, v in enumerate(self._held) if v.due_s <= now]
+        if not due:
             return None
         draw = Draw(self._seed, "victim", number)
-        shape = draw.choice(sorted({v.shape for v in self._held}))
-        places = [place for place, v in enumerate(self._held) if v.shape == shape]
+        shape = draw.choice(sorted({self._held[place].shape for place in due}))
+        places = [place for place in due if self._held[place].shape == shape]
         place = draw.choice(places[-_RECENT:] if draw.chance(500) else places)
         victim = self._held[place]
         victim.uses += 1
         if victim.uses >= _MAX_USES:
             self._remove(place)
+        else:
+            victim.due_s = self._next_due(victim, now)
         return victim
 
     def has(self, written_by: WrittenBy) -> bool:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from soak.plan.arrivals import arrivals, walk
 from soak.plan.item import Item, Prompt
-from soak.plan.shapes import SHAPES, Scene
+from soak.plan.shapes import MAKERS, Scene
 from soak.plan.spec import ResolvedSpec
 from soak.plan.words import Draw
 
@@ -32,7 +32,7 @@ class Plan:
     def items(self, index: int) -> tuple[Item, ...]:
         """The items of index i, step by step."""
         scene = Scene(self.seed, self.spec, index, self._arrivals.at_us(index))
-        return SHAPES[self.shape_of(index)](scene)
+        return MAKERS[self.shape_of(index)](scene)
 
     def ids(self, prompt: Prompt) -> npt.NDArray[np.int32]:
         """The token ids of a prompt's own segments, shape (length,)."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from soak.plan.geometry import Geometry
-from soak.plan.shapes import SHAPES
+from soak.plan.shapes import MAKERS
 from soak.plan.spec import PLAN_VERSION, ResolvedSpec
 
 
@@ -21,13 +21,13 @@ def spec_of(values: Mapping[str, Any]) -> ResolvedSpec:
     given = {name: value for name, value in values.items() if name != "plan_version"}
     try:
         weights = {str(name): int(weight) for name, weight in given.pop("weights").items()}
-        unknown = sorted(weights.keys() - SHAPES.keys())
+        unknown = sorted(weights.keys() - MAKERS.keys())
         if unknown:
             raise ValueError(f"weights: no such shape {unknown[0]}")
         return ResolvedSpec(
             geometry=Geometry(**given.pop("geometry")),
             # a draw goes by the order of the shapes, and JSON promises none
-            weights=tuple((name, weights[name]) for name in SHAPES if name in weights),
+            weights=tuple((name, weights[name]) for name in MAKERS if name in weights),
             **given,
         )
     except (AttributeError, KeyError, TypeError) as error:

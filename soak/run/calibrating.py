@@ -57,12 +57,14 @@ def for_calibration(config: Config) -> Config:
             "config. A `soak run --state` of the same file then starts calibrated"
         )
     shapes = {name: weight for name, weight in config.load.shapes.items() if name not in DISRUPTIVE}
-    if not any(shapes.values()):
+    if not config.load.none and not any(shapes.values()):
         raise ConfigError(
             f"load.shapes: {', '.join(sorted(DISRUPTIVE))} disturb others and plant nothing that a control "
             "copies; give another shape a weight"
         )
-    load = config.load.model_copy(update={"rate": min(config.load.rate, LITTLE_RATE), "shapes": shapes})
+    load = config.load
+    if not load.none:
+        load = load.model_copy(update={"rate": min(load.rate, LITTLE_RATE), "shapes": shapes})
     budget = config.budget.model_copy(update={"probe_share": None})
     return config.model_copy(update={"load": load, "budget": budget})
 

@@ -50,7 +50,7 @@ def client_for(config: Config) -> SGLangClient:
 def refuse_if_busy(config: Config, target: Target) -> None:
     """Raises TargetUnusable for a server that works for others, unless the config shares it with them."""
     busy = (target.running or 0) + (target.queued or 0)
-    if busy and not config.target.shared:
+    if busy and not config.shared:
         raise TargetUnusable(
             f"{config.target.url} is busy with {busy} requests that are not ours. If other "
             "people's traffic may run beside a soak, set target.shared: true (probes then take 2% of its "

@@ -154,8 +154,8 @@ def wire(
     )
     budget = ProbeBudget(
         probe.rate,
-        prefill_share=config.budget.probe_share,
-        pool_share_per_minute=config.pool_share_per_minute,
+        prefill_share=config.probe_share,
+        pool_share_per_minute=config.probes_pool_share,
         pool_tokens=spec.geometry.max_total_tokens,
         load_tokens=lambda: driver.tokens_prefilled,
         allowance=allowance,

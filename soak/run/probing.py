@@ -39,7 +39,7 @@ class Probing:
         assert task is not None  # noqa: S101 - for the type checker: a coroutine runs in a task
         while not self.winding_down:
             await parts.budget.wait()
-            if parts.brake.reason is not None or not len(parts.record.victims):
+            if parts.brake.reason is not None or not (parts.record.victims.ready or self._control_wanted()):
                 await asyncio.sleep(_WAIT_S)
                 continue
             self._number += 1
@@ -51,11 +51,16 @@ class Probing:
             finally:
                 self._inside.discard(task)
 
+    def _control_wanted(self) -> bool:
+        """Whether a control can be made where no victim is to be asked about yet."""
+        record = self._parts.record
+        return bool(len(record.victims)) and record.lacking_controls() is not None
+
     async def _probe_or_control(self, number: int) -> None:
         """While a kind is not calibrated, two numbers of three go into controls of it."""
         parts = self._parts
         epoch = parts.continuity.epoch
-        lacking = parts.record.lacking_controls() if number % 3 else None
+        lacking = parts.record.lacking_controls() if number % 3 or not parts.record.victims.ready else None
         if lacking is None:
             result: ProbeResult | Standalone | None = await parts.prober.probe(number)
         else:

@@ -16,6 +16,7 @@ from soak.detect.conclude import conclude
 from soak.detect.detector import Detector
 from soak.detect.settings import DetectSettings
 from soak.detect.verdict import Alarm, Verdict
+from soak.drive.beside_others import REQUIRED_BESIDE_OTHERS
 from soak.drive.coverage import Coverage
 from soak.drive.observation import Observation
 from soak.export.metrics import RunMetrics
@@ -55,7 +56,11 @@ class Record:
         self.metrics = RunMetrics(registry, shapes=shapes)
         self.coverage = Coverage(spec.geometry, shapes)
         pool = spec.geometry.max_total_tokens
-        self.victims = Victims(config.run.seed, min(_MOST_VICTIMS, _POOLS * pool) if pool else _MOST_VICTIMS)
+        self.victims = Victims(
+            config.run.seed,
+            min(_MOST_VICTIMS, _POOLS * pool) if pool else _MOST_VICTIMS,
+            oldest_s=config.probe.oldest if config.load.none else None,
+        )
         self.detector = Detector(
             DetectSettings(
                 p0_max=config.detect.p0_max,
@@ -179,6 +184,8 @@ class Record:
     def verdict(self) -> tuple[Verdict, list[str]]:
         """The verdict as of now, with its reasons."""
         wanted = self._config.detect.require_coverage
+        if wanted is None and self._config.load.none:
+            wanted = REQUIRED_BESIDE_OTHERS
         required = [c for c in self.coverage.report() if wanted is None or c.name in wanted]
         return conclude(
             self.detector.report(), required, self.tally.probes_valid, self._config.detect.min_valid_probes

@@ -64,3 +64,27 @@ def test_forgetting_and_clearing() -> None:
     assert len(victims) == 1
     victims.clear()
     assert victims.choose(1) is None
+
+
+def test_with_ages_a_victim_is_left_alone_for_a_while_and_again() -> None:
+    now = [100.0]
+    victims = Victims(5, oldest_s=1200, clock=lambda: now[0])
+    for index in range(400):
+        one = victim(index)
+        one.written_s = 100.0
+        victims.add(one)
+    assert not victims.ready
+    assert victims.choose(1) is None
+    ages: list[float] = []
+    for second in range(1, 1400):
+        now[0] = 100.0 + second
+        number = 1000 * second
+        while (chosen := victims.choose(number)) is not None:
+            number += 1
+            if chosen.uses == 1:
+                ages.append(float(second))
+    assert len(ages) == 400
+    assert 4 <= min(ages) < 8
+    assert 512 < max(ages) <= 1025
+    for low in (4, 8, 16, 32, 64, 128, 256, 512):  # every doubling has its share
+        assert 20 < sum(low < age <= 2 * low + 1 for age in ages) < 90

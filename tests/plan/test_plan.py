@@ -36,6 +36,9 @@ SPECS = {
     "every-shape": ResolvedSpec(
         geometry=HYBRID, max_context=6000, weights=tuple((name, 1) for name in SHAPES), pressure=4
     ),
+    "planted": ResolvedSpec(
+        geometry=HYBRID, arrivals="constant", rate="0.08", max_context=1024, weights=(("planted", 1),)
+    ),
 }
 
 

@@ -13,6 +13,7 @@ from soak.plan.shapes import (
     decode_seeded,
     identical,
     long_context,
+    planted,
     pressure,
     shared_prefix,
     tenant_ping_pong,
@@ -37,6 +38,9 @@ _MODULES = (
 )
 
 SHAPES: dict[str, Shape] = {module.NAME: module.make for module in _MODULES}
+
+MAKERS: dict[str, Shape] = {**SHAPES, planted.NAME: planted.make}
+"""What a plan may hold: the shapes that a config may choose, and what is planted where it chooses none."""
 
 DISRUPTIVE = frozenset(module.NAME for module in (pressure, tier_round_trip))
 """Shapes that hurt whoever else uses the server; off unless the config says otherwise."""
