@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test bench lint format slow real-sglang test-real test-runners test-stack test-compose secrets clean setup setup-dev
+.PHONY: help demo test bench lint format slow real-sglang test-real test-runners test-stack test-compose test-found secrets clean setup setup-dev
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -38,6 +38,9 @@ slow: setup-dev real-sglang ## tests that take minutes to hours
 
 real-sglang: ## build the environment a real SGLang server runs in, on the CPU (minutes)
 	@tests/real_sglang/kit/setup.sh
+
+test-found: setup-dev ## planted faults are found by the nightly workload, compressed in time (minutes)
+	$(BIN)/python -m pytest -m 'found and not slow' $(ARGS)
 
 test-real: setup-dev real-sglang ## soak real SGLang servers on the CPU
 	$(BIN)/python -m pytest -m real_sglang tests/real_sglang $(ARGS)
