@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test bench lint format slow real-sglang test-real test-runners test-stack test-compose test-found secrets clean setup setup-dev
+.PHONY: help demo test bench lint format slow real-sglang test-real test-runners test-stack test-compose test-found secrets sbom audit clean setup setup-dev
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -63,6 +63,15 @@ setup: ## the environment soak runs in
 
 setup-dev: ## the same with what tests and lint need
 	@PYTHON='$(PYTHON)' deploy/setup-venv.sh '$(VENV)' dev
+
+sbom: setup ## what soak runs on, by version, as CycloneDX JSON (build/sbom.json)
+	@mkdir -p build && $(BIN)/python deploy/sbom.py > build/sbom.json && echo "written: build/sbom.json"
+
+audit: setup ## known vulnerabilities of what soak runs on; needs the internet, and fails without it
+	@$(BIN)/python -m venv build/audit && build/audit/bin/python -m pip install --quiet pip-audit
+	@$(BIN)/python -m pip freeze --exclude-editable --exclude soak > build/audit.txt
+	@build/audit/bin/pip-audit --strict --no-deps --disable-pip -r build/audit.txt \
+	  || { echo "make audit: vulnerable, or nobody could be asked (see above): no clean bill" >&2; exit 1; }
 
 clean: ## remove the environment and what tools left behind
 	rm -rf '$(VENV)' build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
