@@ -29,6 +29,13 @@ mkdir -p "$work"
 exec 9>"$work/lock"
 flock 9
 
+# What was made from another state of these files is made again.
+state=$(cat "$kit/setup.sh" "$kit/sglang-base.txt" pyproject.toml | cksum)
+if [ ! -f "$work/state" ] || [ "$(cat "$work/state")" != "$state" ]; then
+  rm -rf "$work"/{base.tar,tools,wheels,sglang}
+  echo "$state" >"$work/state"
+fi
+
 phase() {
   local name=$1 started=$SECONDS
   shift
