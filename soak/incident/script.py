@@ -65,8 +65,7 @@ def generate(prompts, new, temperature, namespace, rids):
         "max_new_tokens": new, "temperature": temperature, "ignore_eos": True})
     return [ids + answer["output_ids"] for ids, answer in zip(prompts, answers)]
 
-def score(ids, start, namespace):
-    """(tokens taken from the cache, logprobs of ids[start + 1:]) by prefill; a hit never passes start."""
+def score(ids, start, namespace):  # (cached tokens, logprobs of ids[start + 1:]); a hit never passes start
     meta = post("/generate", namespace, input_ids=ids, return_logprob=True, logprob_start_len=start,
                 sampling_params={"max_new_tokens": 0, "temperature": 0})["meta_info"]
     return meta["cached_tokens"], [entry[0] for entry in meta["input_token_logprobs"][1:]]
@@ -94,16 +93,17 @@ def main():
         time.sleep(wait_s)
         thread.start()
     [thread.join() for thread in threads]
-    ids, pairs = (prefix or WRITTEN[VICTIM][:INHERITS]) + salted(TAIL), []
+    ids, pairs, colds = (prefix or WRITTEN[VICTIM][:INHERITS]) + salted(TAIL), [], []
     boundary = score(ids, len(ids) - 1, NAMESPACE)[0]
     for number in range(3):  # again and again: a cold pass, too, can be what sets the fault off
         cached, warm = score(ids[:boundary + 1 + SCORED], boundary, NAMESPACE)
-        pairs.append((warm, score(ids[:boundary + 1 + SCORED], boundary, "cold-%d" % number)[1]))
-        if not boundary or cached != boundary:
-            return print("cannot tell: %d, then %d tokens were cached; %s" % (boundary, cached, FAULTS)) or 2
-    if any(None in logprobs for pair in pairs for logprobs in pair):
+        colds.append(score(ids[:boundary + 1 + SCORED], boundary, "cold-%d" % number)[1])
+        pairs += [(warm, colds[-1])] if 0 < boundary == cached else []
+    if not pairs:
+        return print("cannot tell: %d, then %d tokens were cached; %s" % (boundary, cached, FAULTS)) or 2
+    if any(None in logprobs for logprobs in colds + [pair[0] for pair in pairs]):
         return print("FAIL: a logprob is null, which is how SGLang writes NaN and infinity") or 1
-    noise, (warm, cold) = max(apart(pairs[0][1], c) for _, c in pairs), max(pairs, key=lambda p: apart(*p))
+    noise, (warm, cold) = max(apart(colds[0], c) for c in colds), max(pairs, key=lambda p: apart(*p))
     for place, (w, c) in enumerate(zip(warm, cold), boundary + 1):
         print("position %6d   cached %9.4f   cold %9.4f   apart %+9.4f" % (place, w, c, w - c))
     failed = apart(warm, cold) > max($clear * noise, $least if noise else $least_if_exact)
