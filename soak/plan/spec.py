@@ -9,7 +9,7 @@ from typing import Any
 
 from soak.plan.geometry import Geometry
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 """Raised whenever the same (seed, spec, index) would give another item than before."""
 
 DEFAULT_WEIGHTS = {"shared-prefix": 4, "long-context": 1, "chunked-burst": 2, "decode-seeded": 3}

@@ -70,6 +70,17 @@ def test_branches_part_on_and_beside_every_boundary() -> None:
     assert keys.count(keys[700]) == 24  # a trunk is everybody's of its window
 
 
+def test_generations_pass_the_track_interval_and_a_third_end_beside_it() -> None:
+    ends = [0, 0, 0]
+    for first, _ in indices("decode-seeded", 300):
+        total = first.prompts[0].length + first.max_new_tokens
+        assert total < SPEC.max_context
+        for place, beside in enumerate((-1, 0, 1)):
+            ends[place] += total % 128 == beside % 128
+    assert min(ends) > 8
+    assert 30 < sum(ends) < 110
+
+
 def test_identical_prompts_are_identical_and_half_come_back() -> None:
     seen = []
     for (item,) in indices("identical", 120):

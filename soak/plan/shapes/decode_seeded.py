@@ -1,7 +1,8 @@
 """decode-seeded: generate far enough that decode leaves states behind, then continue from prompt + output.
 
 Decode writes states at multiples of the track interval (SGLang #32555 saved them through a stale buffer), so
-the generation passes the interval twice where the server names one and the room allows it.
+the generation passes the interval twice where the server names one and the room allows it. A third of them
+end on such a multiple or one token beside it, where bookkeeping that is one ahead (SGLang #29792) shows.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ def make(scene: Scene) -> tuple[Item, ...]:
     answer = scene.output(draw, room // 16)
     most = max(spec.min_prompt, min(room - generated - tail - answer, room // 3))
     length = around(draw, spec.geometry, min(spec.min_prompt, most), most)
+    end = scene.draw("decode-seeded-end")
+    if spec.geometry.track_interval is not None and end.chance(333):
+        longest = min(spec.decode_tokens, room // 2, room - length - tail - answer)
+        generated = _ending_near(length, generated, interval, end.between(-1, 1), longest)
     first = Item(
         index=scene.index,
         step=0,
@@ -45,3 +50,14 @@ def make(scene: Scene) -> tuple[Item, ...]:
         max_new_tokens=answer,
     )
     return (first, second)
+
+
+def _ending_near(length: int, generated: int, interval: int, beside: int, most: int) -> int:
+    """The most tokens, up to ``most``, that end so far beside a multiple of the interval.
+
+    What can pass the interval twice still does; ``generated`` where that cannot be had.
+    """
+    most = min(most, 3 * interval)
+    least = 2 * interval + 1 if most > 2 * interval else 4
+    found = (length + most - beside) // interval * interval + beside - length
+    return found if found >= least else generated
