@@ -170,6 +170,9 @@ class Continuity:
         """Whether the same server has started anew, None if nothing tells, and what tells it."""
         if fell:
             return True, fell
+        # before the counters: they may have passed where they were between two looks
+        if seen.started and self._known.started and seen.started != self._known.started:
+            return True, "it says that it was started anew"
         if self._goes_on(metrics):
             return False, "its counters go on"
         if seen.seed != self._known.seed or seen.started != self._known.started:

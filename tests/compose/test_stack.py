@@ -177,6 +177,8 @@ def kept(stack: Stack, silence: str, alarms: list[dict[str, Any]], since: float)
 
 @pytest.mark.parametrize("service", ["alertmanager", "sim", "soak-sim", "prometheus"])
 def test_a_restart_of_each_service_loses_nothing(stack: Stack, silence: str, service: str) -> None:
+    # whichever was restarted before this one has to be scraped again first
+    eventually("a fresh sample", lambda: stack.query("soak_probes_total"), 60)
     since, alarms = time.time(), stack.alarms()
     stack(*("restart", service))
     stack.up(f"restart {service}")
@@ -184,6 +186,7 @@ def test_a_restart_of_each_service_loses_nothing(stack: Stack, silence: str, ser
 
 
 def test_down_and_up_again_keeps_the_volumes(stack: Stack, silence: str) -> None:
+    eventually("a fresh sample", lambda: stack.query("soak_probes_total"), 60)
     since, alarms = time.time(), stack.alarms()
     stack.timed("down", "down")
     stack.up("up again")

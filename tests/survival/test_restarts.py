@@ -66,7 +66,7 @@ async def test_victims_of_the_lost_cache_are_not_asked_for(tmp_path: Path) -> No
     assert summary["probes"]["victims_evicted"] <= 3
 
 
-async def test_a_restart_too_short_to_be_missed_shows_in_the_counters(tmp_path: Path) -> None:
+async def test_a_restart_too_short_to_be_missed_shows_in_what_the_server_says(tmp_path: Path) -> None:
     server = Server()
     running = await restarted(server, tmp_path, 0.0)
     summary = await goes_on(server, running, "the same server again")
@@ -146,7 +146,7 @@ async def test_a_server_that_stays_away_ends_the_run_with_all_it_found(tmp_path:
     assert time.monotonic() - began < 8
     assert summary["exit_code"] == ExitCode.TARGET
     assert summary["gaps"][0]["ended_at"] is None
-    assert summary["load"]["outcomes"]["ok"] > 10
+    assert summary["load"]["outcomes"]["ok"] >= 5
 
 
 async def test_a_proxy_without_its_server_is_a_gap_too(tmp_path: Path) -> None:
