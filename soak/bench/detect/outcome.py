@@ -139,7 +139,9 @@ def outcome(library: Library, bootstrapped: int = BOOTSTRAPPED, rare_probes: int
         runs = [library.run(each.name, "production", seed) for seed in range(plan.seeds_of(each))]
         drifts.append(drift(each.name, grader, runs, bounds_of(grader)))
     return Outcome(
-        faults=tuple(_fault(library, each, quiet, rare_probes) for each in SCENES),
+        faults=tuple(
+            _fault(library, each, quiet, rare_probes) for each in SCENES if library.plan.takes(each)
+        ),
         clean=clean,
         drifts=tuple(drifts),
         run_length=plan.run_length,

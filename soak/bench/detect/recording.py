@@ -47,7 +47,8 @@ class Plan:
     scene's own number); clean_seeds, clean_probes: runs of the clean server, and probes in each; loose:
     every calibration with the largest p0_max; run_length, exact_tokens: of the detectors; drift_seeds: runs
     of each clean server that changes under way; often: of 1,000 acts, those that bring a fault's conditions
-    together, 0 for the scene's own number; the rest are the prober's shares, in thousandths.
+    together, 0 for the scene's own number; only: the scenes that are recorded, all of them if it is empty;
+    the rest are the prober's shares, in thousandths.
     """
 
     seeds: int = 20
@@ -62,6 +63,11 @@ class Plan:
     repeat_per_mille: int = 125
     drift_seeds: int = 3
     often: int = 0
+    only: tuple[str, ...] = ()
+
+    def takes(self, scene: Scene) -> bool:
+        """Whether a scene is part of it."""
+        return not self.only or scene.name in self.only
 
     def detect(self, scene: Scene, numerics: Numerics) -> DetectSettings:
         """The detectors' settings on a server with these numerics, which says so. Exact mode needs no p0."""
