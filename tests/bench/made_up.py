@@ -90,7 +90,7 @@ def outcome(found: float = 1.0, score: float = 0.1, share: float = 0.25) -> Outc
     """One fault, clean servers that did nothing wrong, and one drift."""
     signal = Signal(share=share, score=score, hard=0.0, together=0.5, apart=0.0)
     either: dict[Numerics, Judged] = {"exact": judged(), "production": judged(found)}
-    fault = FaultOutcome("short-tail-chunk", "short-tail-chunk", "", 32, signal, either, judged())
+    fault = FaultOutcome("short-tail-chunk", "short-tail-chunk", "", 32, signal, 2e-3, either, judged())
     quiet = FalseAlarms(128, {}, (0, 1), 0, {"ceiling-onset": 1}, 3, 2e-3)
     clean = CleanOutcome({"prefill": 0.01}, (), quiet, quiet, (RunLength(300.0, 10, 3000, 4, 2000.0),))
     drifted = Drift("clean, slowly", 96, 0.0, 0.0, 0.01, 1e-3, 0.02, {})

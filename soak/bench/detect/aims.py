@@ -39,7 +39,7 @@ def aims(found: Outcome) -> list[Aim]:
         return tuple(
             f"{f.scene}: {_number(f.rare.probes.median)} against {_number(rule(f.rare).median)}"
             for f in told
-            if f.rare is not None and not f.rare.probes.median * 10 <= rule(f.rare).median
+            if f.rare is not None and not _tenth(f.rare.probes.median, rule(f.rare).median)
         )
 
     wrongly = tuple(
@@ -47,26 +47,28 @@ def aims(found: Outcome) -> list[Aim]:
     )
     drifted = tuple(f"{d.name}: {d.alarms}" for d in found.drifts if d.alarms and not d.bound_crossed)
     seen = tuple(f.scene for f in under if f.judged["exact"].probes.found < 1)
-    rare = f"spoiling {RARE:.0%}: a tenth of the probes of the public rule"
-    return [
-        Aim(
+    rare = [f for f in told if f.rare is not None]
+    tenth = f"spoiling {RARE:.0%}: a tenth of the probes of the public rule"
+    first = f"where the public rule needs its first {PUBLIC_SAMPLES} samples: no more than they"
+    listed: list[tuple[Sequence[object], str, tuple[str, ...]]] = [
+        (
+            often,
             f"spoiling {OFTEN:.0%} of probes or more: median of at most {ENOUGH} probes",
-            *_met(against(often, ENOUGH)),
+            against(often, ENOUGH),
         ),
-        Aim(f"{rare} at 0.0025", *_met(tenfold(lambda judged: judged.public[1]))),
-        Aim(f"{rare} where it has no false alarm either", *_met(tenfold(lambda judged: judged.quiet))),
-        Aim(
-            f"where the public rule needs its first {PUBLIC_SAMPLES} samples: no more than they",
-            *_met(against(loud, PUBLIC_SAMPLES)),
-        ),
-        Aim("under the floor of the noise: found by exact mode", *_met(seen)),
-        Aim("no false alarm on clean probes", *_met(wrongly)),
-        Aim("drift inside the bounds does not alarm", *_met(drifted)),
+        (rare, f"{tenth} at 0.0025", tenfold(lambda judged: judged.public[1])),
+        (rare, f"{tenth} where it has no false alarm either", tenfold(lambda judged: judged.quiet)),
+        (loud, first, against(loud, PUBLIC_SAMPLES)),
+        (under, "under the floor of the noise: found by exact mode", seen),
+        (tuple(found.clean), "no false alarm on clean probes", wrongly),
+        (found.drifts, "drift inside the bounds does not alarm", drifted),
     ]
+    return [Aim(words, not wrong, wrong) for cases, words, wrong in listed if cases]
 
 
-def _met(against: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
-    return not against, against
+def _tenth(ours: float, theirs: float) -> bool:
+    """Whether ten times as many would still not be more; never, where there was no end within the record."""
+    return math.isfinite(ours) and 10 * ours <= theirs
 
 
 def _number(value: float) -> str:

@@ -75,8 +75,8 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class FaultOutcome:
-    """One scene. rare: the same made rare, on servers with production numerics; None for a fault that shows
-    without its conditions too, or never.
+    """One scene. floor: the clean server's largest tau; rare: the same made rare, on servers with production
+    numerics, None for a fault that shows without its conditions too, or never.
     """
 
     scene: str
@@ -84,14 +84,14 @@ class FaultOutcome:
     unseen: str
     recorded: int
     signal: Signal
+    floor: float
     judged: dict[Numerics, Judged]
     rare: Judged | None
 
     @property
     def over_floor(self) -> bool:
-        """Whether a spoiled probe's score is over the noise of controls, or it is no number at all."""
-        taus = self.judged["production"].tau.values()
-        return self.signal.hard > 0 or self.signal.score > max(taus, default=0.0)
+        """Whether a spoiled probe's score is over what healthy controls do, or it is no number at all."""
+        return self.signal.hard > 0 or self.signal.score > self.floor
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +134,15 @@ def outcome(library: Library, bootstrapped: int = BOOTSTRAPPED, rare_probes: int
     clean = {numerics: _clean(library, numerics, bootstrapped) for numerics in NUMERICS}
     quiet = clean["production"].extended.largest_group
     grader = Grader(library.calibration(CLEAN, "production"), plan.detect(CLEAN_SCENE, "production"))
+    bounds = bounds_of(grader)
+    floor = max((held.tau for held in bounds.values()), default=0.0)
     drifts = []
     for each in DRIFTS:
         runs = [library.run(each.name, "production", seed) for seed in range(plan.seeds_of(each))]
-        drifts.append(drift(each.name, grader, runs, bounds_of(grader)))
+        drifts.append(drift(each.name, grader, runs, bounds))
     return Outcome(
         faults=tuple(
-            _fault(library, each, quiet, rare_probes) for each in SCENES if library.plan.takes(each)
+            _fault(library, each, floor, quiet, rare_probes) for each in SCENES if library.plan.takes(each)
         ),
         clean=clean,
         drifts=tuple(drifts),
@@ -156,7 +158,7 @@ def bounds_of(grader: Grader) -> dict[str, Bounds]:
     return {kind: bounds for kind, bounds in held.items() if bounds is not None}
 
 
-def _fault(library: Library, scene: Scene, quiet: float, rare_probes: int) -> FaultOutcome:
+def _fault(library: Library, scene: Scene, floor: float, quiet: float, rare_probes: int) -> FaultOutcome:
     plan = library.plan
     judged: dict[Numerics, Judged] = {}
     runs: dict[Numerics, list[list[Probe]]] = {}
@@ -172,7 +174,7 @@ def _fault(library: Library, scene: Scene, quiet: float, rare_probes: int) -> Fa
         grader = Grader(library.calibration(scene.name, "production"), plan.detect(scene, "production"))
         rare = _judged(grader, longer, quiet)
     recorded = plan.probes_of(scene, "production")
-    return FaultOutcome(scene.name, scene.fault, scene.unseen, recorded, signal, judged, rare)
+    return FaultOutcome(scene.name, scene.fault, scene.unseen, recorded, signal, floor, judged, rare)
 
 
 def signal_of(truth: Sequence[Probe]) -> Signal:
