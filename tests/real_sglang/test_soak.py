@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from soak.plan.shapes import SHAPES
+from soak.plan.spec import DEFAULT_WEIGHTS
 
 from .conftest import API_KEY
 from .server import ROOT, Server
@@ -96,7 +96,7 @@ def assert_clean(done: Done, valid: int) -> None:
     assert done.code == summary["exit_code"] == 0
     assert summary["probes"]["valid"] > valid
     assert summary["probes"]["valid_share"] >= 0.9
-    assert set(summary["divergence"]) == set(SHAPES)
+    assert set(summary["divergence"]) == set(DEFAULT_WEIGHTS)
     for shape, seen in summary["divergence"].items():
         assert seen["probe"]["count"] > 0, shape
         assert seen["probe"]["max_abs"]["max"] < 1e-4, shape
