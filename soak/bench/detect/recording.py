@@ -34,8 +34,6 @@ CONTROLS_OF_ONE_ACT = 8
 GIVE_UP = 3000
 """Controls of one kind, tried or made, after which a server that does not calibrate is left as it is."""
 
-EXACT_PROBES = 16
-
 LATER_SEED = 500_000
 CALIBRATION_SEED = 1_000_000
 """Far from the seeds of runs: calibration and runs share no draw and no noise."""
@@ -82,7 +80,7 @@ class Plan:
         """Probes of one run. Exact mode tells within a few, so fewer are recorded."""
         if not scene.fault:
             return min(scene.probes, self.clean_probes)
-        own = min(scene.probes, EXACT_PROBES) if numerics == "exact" else scene.probes
+        own = scene.exact_probes if numerics == "exact" else scene.probes
         return min(own, self.probes or own)
 
     def seeds_of(self, scene: Scene) -> int:

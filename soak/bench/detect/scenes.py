@@ -29,8 +29,8 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 class Scene:
     """fault: "" for a clean server; often: of 1,000 acts, those in which the conditions come together.
 
-    settings: of the simulator, beyond the fault's own; kinds: those that need controls; probes: recorded per
-    seed, of which a few may come out invalid. unseen: why no comparison of warm with cold can tell, "" if it
+    settings: of the simulator, beyond the fault's own; kinds: those that need controls; probes,
+    exact_probes: recorded per seed, of which a few may come out invalid, with either kind of numerics. unseen: why no comparison of warm with cold can tell, "" if it
     can. noise: factor on the server's noise at the first and at the last probe; later: settings of another
     server that takes the first one's place half way; calibrated_by: the scene whose calibration serves.
     p0_max: of the calibration; larger where evidence has no part, as the controls are spoiled as well or
@@ -44,6 +44,7 @@ class Scene:
     settings: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     kinds: tuple[ResumeKind, ...] = (PREFILL,)
     probes: int = 32
+    exact_probes: int = 16
     unseen: str = ""
     noise: tuple[float, float] = (1.0, 1.0)
     later: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
@@ -63,11 +64,17 @@ def _of(fault: str, act: Act, **given: Any) -> Scene:
 
 
 SCENES: tuple[Scene, ...] = (
-    _of("stale-track-rows", acts.stale_track_rows),
-    _of("stale-track-tail", acts.stale_track_tail, kinds=(PREFILL, DECODE), p0_max=LOOSE),
+    _of("stale-track-rows", acts.stale_track_rows, probes=80),
+    _of(
+        "stale-track-tail",
+        acts.stale_track_tail,
+        kinds=(PREFILL, DECODE),
+        p0_max=LOOSE,
+        exact_probes=32,
+    ),
     _of("multi-prefill-offset", acts.multi_prefill_offset),
-    _of("track-overlap", acts.track_overlap, kinds=(PREFILL, DECODE)),
-    _of("mixed-chunk-drop", acts.mixed_chunk_drop),
+    _of("track-overlap", acts.track_overlap, kinds=(PREFILL, DECODE), probes=64, exact_probes=40),
+    _of("mixed-chunk-drop", acts.mixed_chunk_drop, exact_probes=40),
     _of("spec-untracked", acts.prefilled, p0_max=LOOSE),
     _of("branch-state-mismatch", acts.branch_state_mismatch),
     _of(
@@ -80,6 +87,8 @@ SCENES: tuple[Scene, ...] = (
     _of(
         "retract-lost-state",
         acts.retract_lost_state,
+        probes=64,
+        exact_probes=64,
         kinds=(DECODE,),
         p0_max=LOOSE,
         settings=MappingProxyType({"max_total_tokens": 470, "max_running_requests": 3}),
