@@ -30,8 +30,8 @@ class Scene:
     """fault: "" for a clean server; often: of 1,000 acts, those in which the conditions come together.
 
     settings: of the simulator, beyond the fault's own; kinds: those that need controls; probes, exact_probes:
-    recorded per seed with production and with exact numerics, of which a few may come out invalid. unseen: why
-    no comparison of warm with cold can tell, "" if it can. noise: factor on the server's noise at the first
+    recorded per seed with production and with exact numerics, of which a few may come out invalid. unseen:
+    why no comparison of warm with cold can tell, "" if it can. noise: factor on the noise at the first
     and at the last probe; later: settings of another server that takes the first one's place half way;
     calibrated_by: the scene whose calibration serves. p0_max: of the calibration; larger where evidence has
     no part, as the controls are spoiled as well or no control can copy the resume.
