@@ -72,9 +72,9 @@ def judged(found: float = 1.0) -> Judged:
     some, never = Quantiles(4, math.inf, found), Quantiles(math.inf, math.inf, 0.0)
     return Judged(
         runs=2,
-        probes=some,
+        alarm=some,
+        corrupt=never,
         tokens=some,
-        first_alarm=some,
         channels={"ceiling-onset": 2},
         at_calibration=(),
         controls=60,

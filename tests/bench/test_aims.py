@@ -60,7 +60,9 @@ def test_the_truth_is_what_differs_at_all_and_what_is_no_number() -> None:
 
 def test_the_tables_say_what_was_found() -> None:
     text = tables(outcome(), "about it", aims(outcome()))
-    row = "| `short-tail-chunk` | 25% | 0.1 | 4 (-) | onset | 4 (-) | 100% | 4 (-) | onset | 0.01 | - | - |"
+    row = (
+        "| `short-tail-chunk` | 25% | 0.1 | 4 (-) | - | onset | 4 (-) | 100% | 4 (-) | - | onset | 0.01 | - |"
+    )
     assert row in text
     assert "4 of 10 runs of 3,000 probes had a false alarm" in text
     assert "| slowly | 96 | 0.0% (0.0%) |" in text

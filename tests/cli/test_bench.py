@@ -36,7 +36,7 @@ def test_tables_or_json_and_the_plan_that_was_asked_for(graded: dict[str, Any], 
     assert (graded["plan"], graded["jobs"], graded["folder"]) == (whole.FULL, 3, tmp_path)
     ran = CliRunner().invoke(command, ["detect", "--reduced", "--json"])
     assert graded["plan"] is whole.REDUCED
-    assert json.loads(ran.output)["faults"][0]["judged"]["exact"]["probes"]["p90"] is None
+    assert json.loads(ran.output)["faults"][0]["judged"]["exact"]["alarm"]["p90"] is None
 
 
 def test_a_lost_fault_is_an_exit_code(graded: dict[str, Any]) -> None:

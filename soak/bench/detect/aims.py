@@ -32,21 +32,21 @@ def aims(found: Outcome) -> list[Aim]:
     under = [f for f in told if not f.over_floor]
 
     def against(cases: Sequence[FaultOutcome], bar: float) -> tuple[str, ...]:
-        needed = [(f, f.judged["production"].probes.median) for f in cases]
+        needed = [(f, f.judged["production"].alarm.median) for f in cases]
         return tuple(f"{f.scene}: median {_number(probes)}" for f, probes in needed if not probes <= bar)
 
     def tenfold(rule: Callable[[Judged], Quantiles]) -> tuple[str, ...]:
         return tuple(
-            f"{f.scene}: {_number(f.rare.probes.median)} against {_number(rule(f.rare).median)}"
+            f"{f.scene}: {_number(f.rare.alarm.median)} against {_number(rule(f.rare).median)}"
             for f in told
-            if f.rare is not None and not _tenth(f.rare.probes.median, rule(f.rare).median)
+            if f.rare is not None and not _tenth(f.rare.alarm.median, rule(f.rare).median)
         )
 
     wrongly = tuple(
         f"{kind}: {held.extended.alarms}" for kind, held in found.clean.items() if held.extended.alarms
     )
     drifted = tuple(f"{d.name}: {d.alarms}" for d in found.drifts if d.alarms and not d.bound_crossed)
-    seen = tuple(f.scene for f in under if f.judged["exact"].probes.found < 1)
+    seen = tuple(f.scene for f in under if f.judged["exact"].alarm.found < 1)
     rare = [f for f in told if f.rare is not None]
     tenth = f"spoiling {RARE:.0%}: a tenth of the probes of the public rule"
     first = f"where the public rule needs its first {PUBLIC_SAMPLES} samples: no more than they"
@@ -81,8 +81,8 @@ def lost(found: Outcome) -> list[str]:
     for each in found.faults:
         for numerics, held in each.judged.items():
             under_floor = numerics == "production" and not each.over_floor
-            if not each.unseen and not under_floor and held.probes.found < 1:
-                share = held.probes.found
+            if not each.unseen and not under_floor and held.alarm.found < 1:
+                share = held.alarm.found
                 wrong.append(f"{each.scene} on {numerics} servers: found in {share:.0%} of {held.runs} runs")
     for numerics, clean in found.clean.items():
         if clean.at_calibration:

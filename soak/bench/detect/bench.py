@@ -91,7 +91,8 @@ def bench(
     versions = f"soak {__version__}, Python {platform.python_version()}, NumPy {np.__version__}"
     about = (
         f"`{command}`, {versions}, {date}. {plan.seeds} runs of each fault, A = {plan.run_length:,.0f}. "
-        "Numbers are median (90th percentile) of valid probes until CORRUPT; a dash: the record ended first."
+        "Numbers are median (90th percentile) of valid probes until the first alarm, and until CORRUPT; a "
+        "dash: the record ended first."
     )
     return Benched(found, aims(found), lost(found), about)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from soak.bench.detect.clean import score_of
 from soak.bench.detect.grading import Grader
 from soak.bench.detect.records import Probe
+from soak.detect.evidence import ABSOLUTE, MAGNITUDE
 
 WIDTH, HEIGHT = 760, 340
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 34, 52
@@ -24,7 +25,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The way of one run to its alarm, or to its end. alarm: number of the probe, 0 if there was none."""
+    """The way of one run to the alarm of its evidence, or to its end.
+
+    alarm: number of the probe, 0 if there was none. What a ceiling may have said before is left out.
+    """
 
     steps: tuple[Step, ...]
     log_bar: float
@@ -47,7 +51,7 @@ def course(grader: Grader, probes: Sequence[Probe], after: int = 12) -> Course:
         bounds = detector.bounds(shown.kind)
         over = bounds is not None and score_of(probe) > bounds.tau
         steps.append(Step(0.0 if report.log_sum is None else report.log_sum, over))
-        if raised and not alarm:
+        if not alarm and any(each.channel in (ABSOLUTE, MAGNITUDE) for each in raised):
             alarm = len(steps)
         if alarm and len(steps) >= alarm + after:
             break

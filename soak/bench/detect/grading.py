@@ -25,8 +25,8 @@ from soak.oracle.probe import ProbeResult
 class RunGrade:
     """One run. Numbers count valid probes from 1, hard alarms among them; None: not within the record.
 
-    alarm: first alarm of any kind; corrupt: first that says CORRUPT; tokens: scored until ``corrupt``;
-    channel: of the alarm that said CORRUPT, else of the first; alarms: of the whole record, by channel.
+    alarm: first alarm, SUSPECT or CORRUPT; corrupt: first that says CORRUPT; tokens: scored until ``alarm``;
+    channel: of the first alarm; alarms: of the whole record, by channel.
     """
 
     probes: int
@@ -47,7 +47,7 @@ class Watched:
     counted: int = 0
     tokens: int = 0
     alarms: list[tuple[int, Alarm]] = field(default_factory=list)
-    first_corrupt: tuple[int, int] | None = None
+    tokens_to_alarm: int | None = None
 
     def show(self, probe: Probe) -> bool:
         """One probe; whether it counted (it was valid, or a hard alarm)."""
@@ -58,11 +58,15 @@ class Watched:
             shown = probe.shown(with_pair=True)
         self.counted += 1
         self.tokens += scored_tokens(shown)
-        for alarm in self.detector.observe(shown):
-            self.alarms.append((self.counted, alarm))
-            if alarm.verdict is Verdict.CORRUPT and self.first_corrupt is None:
-                self.first_corrupt = (self.counted, self.tokens)
+        self.alarms += [(self.counted, alarm) for alarm in self.detector.observe(shown)]
+        if self.alarms and self.tokens_to_alarm is None:
+            self.tokens_to_alarm = self.tokens
         return True
+
+    @property
+    def first_corrupt(self) -> int | None:
+        """Number of the probe at which CORRUPT was said first."""
+        return next((n for n, alarm in self.alarms if alarm.verdict is Verdict.CORRUPT), None)
 
 
 def scored_tokens(result: ProbeResult) -> int:
@@ -99,15 +103,12 @@ class Grader:
         counted: dict[str, int] = {}
         for _, alarm in watched.alarms:
             counted[alarm.channel] = counted.get(alarm.channel, 0) + 1
-        corrupt = watched.first_corrupt
-        named = [a for n, a in watched.alarms if corrupt and n == corrupt[0] and a.verdict is Verdict.CORRUPT]
-        named += [a for _, a in watched.alarms[:1]]
         return RunGrade(
             probes=watched.counted,
             alarm=watched.alarms[0][0] if watched.alarms else None,
-            corrupt=None if corrupt is None else corrupt[0],
-            tokens=None if corrupt is None else corrupt[1],
-            channel=named[0].channel if named else "",
+            corrupt=watched.first_corrupt,
+            tokens=watched.tokens_to_alarm,
+            channel=watched.alarms[0][1].channel if watched.alarms else "",
             alarms=counted,
             public=tuple(public_rule(k3, threshold) for threshold in PUBLIC_THRESHOLDS),
             cusum=None if self._cusum is None else self._cusum.first_alarm(scores),

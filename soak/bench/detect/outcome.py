@@ -55,14 +55,15 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One fault on servers of one kind of numerics. p0, tau: of the resume kinds in tolerance mode;
-    at_calibration: alarms that its controls raised before any probe.
+    """One fault on servers of one kind of numerics. alarm, corrupt: probes until the first alarm, SUSPECT or
+    CORRUPT, and until CORRUPT; p0, tau: of the resume kinds in tolerance mode; at_calibration: alarms that
+    its controls raised before any probe.
     """
 
     runs: int
-    probes: Quantiles
+    alarm: Quantiles
+    corrupt: Quantiles
     tokens: Quantiles
-    first_alarm: Quantiles
     channels: dict[str, int]
     at_calibration: tuple[str, ...]
     controls: int
@@ -203,10 +204,10 @@ def _judged(grader: Grader, runs: Sequence[Sequence[Probe]], quiet: float) -> Ju
     k3 = [[p.k3 for p in run if p.result.valid] for run in runs]
     return Judged(
         runs=len(grades),
-        probes=quantiles([g.corrupt for g in grades]),
+        alarm=quantiles([g.alarm for g in grades]),
+        corrupt=quantiles([g.corrupt for g in grades]),
         tokens=quantiles([g.tokens for g in grades]),
-        first_alarm=quantiles([g.alarm for g in grades]),
-        channels=dict(Counter(g.channel for g in grades if g.corrupt is not None)),
+        channels=dict(Counter(g.channel for g in grades if g.channel)),
         at_calibration=tuple(alarm.channel for alarm in grader.at_calibration),
         controls=sum(k.controls for k in grader.report.kinds),
         tau={kind: held.tau for kind, held in bounds.items()},

@@ -64,7 +64,7 @@ def _of(fault: str, act: Act, **given: Any) -> Scene:
 
 
 SCENES: tuple[Scene, ...] = (
-    _of("stale-track-rows", acts.stale_track_rows, probes=80),
+    _of("stale-track-rows", acts.stale_track_rows, probes=80, exact_probes=32),
     _of(
         "stale-track-tail",
         acts.stale_track_tail,
@@ -97,9 +97,11 @@ SCENES: tuple[Scene, ...] = (
     _of(
         "host-tier-race",
         acts.host_tier_race,
+        probes=64,
+        exact_probes=32,
         settings=MappingProxyType({"max_total_tokens": 560, "host_bandwidth": 16}),
     ),
-    _of("short-tail-chunk", acts.short_tail_chunk),
+    _of("short-tail-chunk", acts.short_tail_chunk, probes=64),
     _of(
         "slot-reuse-initial-state",
         acts.prefilled,

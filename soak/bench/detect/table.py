@@ -14,14 +14,14 @@ BEGIN = "<!-- soak bench detect: begin -->"
 END = "<!-- soak bench detect: end -->"
 
 HEAD = (
-    "| fault | spoiled | score | exact | by | production | found | tokens | by | p0 | controls | k3 > 0.005 "
-    "| > 0.0025 | CUSUM |"
+    "| fault | spoiled | score | exact: alarm | CORRUPT | by | production: alarm | in | tokens | CORRUPT "
+    "| by | p0 | controls | k3 > 0.005 | > 0.0025 | CUSUM |"
 )
 
 
 def tables(found: Outcome, about: str, aims: list[Aim]) -> str:
     """Everything between the page's markers. about: command, versions and date, in words."""
-    parts = [about, "", HEAD, "| --- " * 14 + "|", *(_row(f) for f in found.faults)]
+    parts = [about, "", HEAD, "| --- " * 16 + "|", *(_row(f) for f in found.faults)]
     parts += [
         "",
         *_rare(found),
@@ -47,11 +47,13 @@ def _row(fault: FaultOutcome) -> str:
         f"`{fault.scene}`",
         f"{share:.0%}",
         score,
-        _two(exact.probes),
+        _two(exact.alarm),
+        _two(exact.corrupt),
         _by(exact.channels),
-        _two(production.probes),
-        f"{production.probes.found:.0%}",
+        _two(production.alarm),
+        f"{production.alarm.found:.0%}",
         _two(production.tokens),
+        _two(production.corrupt),
         _by(production.channels),
         f"{max(production.p0.values()):.2g}" if production.p0 else "-",
         ", ".join(name.removeprefix("control-") for name in production.at_calibration) or "-",
@@ -63,15 +65,16 @@ def _row(fault: FaultOutcome) -> str:
 
 def _rare(found: Outcome) -> list[str]:
     lines = [
-        f"| {RARE:.0%} spoiled, production | probes | found | by | mean k3 > 0.005 | > 0.0025 "
+        f"| {RARE:.0%} spoiled, production | alarm | in | CORRUPT | by | k3 > 0.005 | > 0.0025 "
         f"| > {found.quiet_threshold:.2g} | CUSUM |",
-        "| --- " * 8 + "|",
+        "| --- " * 9 + "|",
     ]
     for fault in found.faults:
         rare = fault.rare
         if rare is not None:
             others = [*rare.public, rare.quiet, rare.cusum]
-            cells = [_two(rare.probes), f"{rare.probes.found:.0%}", _by(rare.channels), *map(_two, others)]
+            cells = [_two(rare.alarm), f"{rare.alarm.found:.0%}", _two(rare.corrupt), _by(rare.channels)]
+            cells += map(_two, others)
             lines.append(f"| `{fault.scene}` | {' | '.join(cells)} |")
     return lines
 
