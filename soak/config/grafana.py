@@ -14,16 +14,17 @@ from soak.config.values import Section
 
 
 class Grafana(Section):
-    """A Grafana that gets annotations; none without an url.
-
-    token_env, token_file: where the token of a service account is that may write annotations. dashboard: uid
-    of the dashboard to mark; null marks every dashboard that asks for the tag soak, as the shipped ones do.
-    """
+    """A Grafana that gets annotations; none without an url."""
 
     url: str | None = None
+    """Address of Grafana. null: no annotations."""
     token_env: str = "SOAK_GRAFANA_TOKEN"  # noqa: S105 - a name
+    """Environment variable with the token of a service account that may write annotations."""
     token_file: Path | None = None
+    """File with that token, instead of the variable."""
     dashboard: str | None = None
+    """Uid of the dashboard to mark. null: every dashboard that asks for the tag soak, as the shipped ones do.
+    """
 
     @model_validator(mode="after")
     def _address(self) -> Grafana:

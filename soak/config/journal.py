@@ -24,17 +24,19 @@ def size_bytes(value: object) -> int:
 
 
 class Journal(Section):
-    """What is kept, and for how long. enabled: without a journal an alarm cannot be replayed.
-
-    path: the file; if none is named, journal.sqlite beside run.state or in the run's folder. bytes, age: what
-    is older, or over, is let go of. window: the longest time before an alarm that its incident holds whole;
-    before, after: what it holds at least, around the writing of its prefix and around its probe.
-    """
+    """What is kept, and for how long."""
 
     enabled: bool = True
+    """Without a journal an alarm cannot be replayed."""
     path: Path | None = None
+    """The file. null: journal.sqlite beside run.state, or in the run's folder."""
     bytes: Annotated[int, BeforeValidator(size_bytes), Field(ge=1_000_000)] = 2_000_000_000
+    """Size over which the oldest rows go."""
     age: Seconds = 7 * 86400.0
+    """Age over which rows go."""
     window: Seconds = 600.0
+    """Longest time before an alarm that its incident holds whole."""
     before: Seconds = 15.0
+    """What an incident holds at least before its prefix was written and before its probe."""
     after: Seconds = 3.0
+    """And after."""

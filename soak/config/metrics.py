@@ -14,14 +14,14 @@ from soak.config.values import Section
 
 
 class Metrics(Section):
-    """Where /metrics is served; port 0 chooses a free one, null serves none.
-
-    token_file: the bearer token of the alarms API beside it, instead of the environment's SOAK_TOKEN.
-    """
+    """Where /metrics and, with a token, the alarms API are served."""
 
     host: str = "127.0.0.1"
+    """Address to listen on."""
     port: Annotated[int, Field(ge=0, le=65535)] | None = 9464
+    """0 takes a free one, null serves none."""
     token_file: Path | None = None
+    """Bearer token of the alarms API, instead of the environment's SOAK_TOKEN."""
 
     def token(self) -> str | None:
         """The token, None if neither place has one. Raises ConfigError."""

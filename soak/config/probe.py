@@ -10,21 +10,29 @@ from soak.config.values import Seconds, Section, Share
 
 
 class Probe(Section):
-    """What the oracle asks. Shares are of probes; tail and blank context in tokens.
-
-    oldest: with ``load: none``, the age up to which a planted prefix is left alone before it is asked about.
-    top_k: candidates that warm and cold pass list at each token, for the coarsened KL; 0 lists none.
-    """
+    """What the oracle asks. Shares are of probes, lengths in tokens."""
 
     tail: Annotated[int, Field(ge=16, le=4096)] = 64
+    """Fresh tokens that a probe appends to the cached prefix."""
     max_scored: Annotated[int, Field(ge=16, le=4096)] = 256
+    """Most tokens that are scored from the resume boundary on."""
     rate: Annotated[float, Field(gt=0, le=1000)] = 4.0
+    """Most probes begun a second. The budget may allow fewer."""
     concurrency: Annotated[int, Field(ge=1, le=64)] = 2
+    """Most probes under way at once."""
     amnesia_share: Share = 0.25
+    """Share that also asks how much of the far context is lost (two passes more)."""
     control_share: Share = 0.25
+    """Share that gets a control once its resume kind is calibrated; before, every probe may."""
     repeat_share: Share = 0.25
+    """Share that repeats its cold pass, to know how far cold passes are from each other."""
     continuation: Annotated[int, Field(ge=16, le=1024)] = 24
+    """Tokens that a cold pass generates for the amnesia score."""
     kept_context: Annotated[int, Field(ge=1, le=65536)] = 64
+    """Last tokens of the prefix that the blank pass of the amnesia score keeps."""
     top_k: Annotated[int, Field(ge=0, le=64)] = 0
+    """Candidates that warm and cold pass list at each token, for the coarsened KL. 0 lists none."""
     oldest: Annotated[Seconds, Field(ge=5, le=86400)] = 1200.0
+    """With ``load: none``, the age up to which a planted prefix is left alone before it is asked about."""
     timeout: Seconds = 120.0
+    """How long one pass may take."""

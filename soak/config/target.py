@@ -14,20 +14,26 @@ from soak.config.values import Section
 
 
 class Target(Section):
-    """Which server, and what may be done to it.
-
-    shared: other people's traffic runs beside ours; disruptive: what holds them up or pushes out their
-    prefixes is allowed; runners_record: what ``soak runners check --json`` said of the server's installation,
-    as its image holds it.
-    """
+    """Which server, and what may be done to it."""
 
     url: str = "http://127.0.0.1:30000"
+    """Address of the SGLang server, up to the port. Without a key in it."""
     api_key_env: str = "SGLANG_API_KEY"
+    """Environment variable that holds the server's API key. Unset or empty: no key is sent."""
     api_key_file: Path | None = None
+    """File that holds the server's API key, instead of the variable."""
     allow_load: bool = False
+    """Off this machine load must be allowed in words, and ``budget`` must state in_flight and
+    tokens_per_second.
+    """
     shared: bool = False
+    """Other people's traffic runs beside ours: a busy server is not refused, and probes get 2% of the pool a
+    minute.
+    """
     disruptive: bool = False
+    """What holds other users up, or pushes out their prefixes, is allowed."""
     runners_record: Path | None = None
+    """What ``soak runners check --json`` said of the server's installation, as its image holds it."""
 
     @model_validator(mode="after")
     def _address(self) -> Target:

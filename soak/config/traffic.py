@@ -16,34 +16,46 @@ SMALLEST = 96  # tokens; in less, the shapes cannot be told apart
 
 
 class Load(Section):
-    """The plan's load. Lengths in tokens; rate in plan indices per second (a burst is one index).
+    """The plan's load. Lengths in tokens.
 
-    arrivals: poisson, constant; burst: as many indices at once as ``burst`` says; ramp: from nothing to twice
-    the rate, again and again.
     ``load: none``, or no shapes: users' traffic is the load, and the run only plants its own prefixes, of up
     to max_context tokens, as often as its budget allows.
-
-    tenants: namespaces of tenant-ping-pong; tenant_keys: their ``extra_key`` values, where given ones matter
-    (the name of a LoRA adapter, say); pressure: most prompts at once of the shapes that fill the pool.
     """
 
     arrivals: Literal["poisson", "constant", "burst", "ramp"] = "poisson"
+    """Times between indices. burst: as many at once as ``burst`` says; ramp: from nothing to twice the rate,
+    again and again.
+    """
     rate: Annotated[float, Field(ge=1e-6, le=10_000)] = 1.0
+    """Plan indices a second. A burst, or a conversation, is one index."""
     shapes: dict[str, Annotated[int, Field(ge=0, le=1000)]] = Field(
         default_factory=lambda: dict(DEFAULT_WEIGHTS)
     )
+    """Weights of the shapes, by name. No shapes, or ``load: none``: users' traffic is the load."""
     max_context: Annotated[int, Field(ge=SMALLEST, le=MANY)] | None = None
+    """Longest prompt and output together, in tokens. null: what the server takes."""
     min_prompt: Annotated[int, Field(ge=8, le=65536)] = 64
+    """Shortest part that a prompt is made of, in tokens."""
     max_new_tokens: Annotated[int, Field(ge=4, le=65536)] = 32
+    """Longest output of ordinary requests, in tokens."""
     decode_tokens: Annotated[int, Field(ge=4, le=65536)] = 320
+    """Longest output of requests that are to write states by decode, in tokens."""
     burst: Annotated[int, Field(ge=2, le=256)] = 6
+    """Prompts of one burst."""
     roots: Annotated[int, Field(ge=1, le=4096)] = 16
+    """Documents that shared-prefix keeps popular at a time."""
     zipf_churn: Annotated[int, Field(ge=1, le=MANY)] = 64
+    """Indices after which a new document becomes the most popular one."""
     sampled_share: Share = 0.3
+    """Share of requests at temperature 1; the others are greedy."""
     served_share: Share = 0.05
+    """Share of requests that ask for logprobs while they generate, for the served pass."""
     tenants: Annotated[int, Field(ge=2, le=64)] = 3
+    """Namespaces of tenant-ping-pong."""
     tenant_keys: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = ()
+    """Their ``extra_key`` values, where given ones matter (the name of a LoRA adapter, say)."""
     pressure: Annotated[int, Field(ge=2, le=4096)] = 32
+    """Most prompts at once of the shapes that fill the pool."""
 
     @property
     def none(self) -> bool:
