@@ -23,7 +23,7 @@ class Probe(Section):
     amnesia_share: Share = 0.25
     """Share that also asks how much of the far context is lost (two passes more)."""
     control_share: Share = 0.25
-    """Share that gets a control once its resume kind is calibrated; before, every probe may."""
+    """Share that a control is made beside, in the same question. Calibration makes more by itself."""
     repeat_share: Share = 0.25
     """Share that repeats its cold pass, to know how far cold passes are from each other."""
     continuation: Annotated[int, Field(ge=16, le=1024)] = 24
