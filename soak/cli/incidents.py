@@ -13,11 +13,10 @@ import click
 
 from soak.cli.journals import journal_file, journal_options
 from soak.config import ConfigError
-from soak.export.incident_words import Told, heading, incident_words, without_trace
+from soak.export.incident_words import heading, incident_words, without_trace
+from soak.export.telling import told_of
 from soak.incident.bundle import write_bundle
-from soak.incident.candidates import candidates
 from soak.incident.folder import BundleError
-from soak.incident.history import history_of
 from soak.incident.incident import Incident
 from soak.incident.journal_file import JournalUnusable
 from soak.incident.journal_ids import TraceUnavailable
@@ -26,8 +25,6 @@ from soak.incident.rebuild import read_incident
 from soak.run.exit_code import ExitCode
 from soak.store.alarms import utc
 from soak.store.database import StateUnusable, Store
-
-_AROUND_US = 30_000_000  # of the server's words, how long before and after the alarm
 
 _REFUSED = (ConfigError, JournalUnusable, UnknownIncident, TraceUnavailable, StateUnusable, BundleError)
 
@@ -127,25 +124,9 @@ def explained(reader: JournalReader, name: str, said: dict[str, str]) -> str:
     """The words of ``show``. Raises UnknownIncident, JournalUnusable."""
     incident = reader.incident(name)
     try:
-        trace, about = read_incident(reader, incident.id)
+        return incident_words(told_of(reader, incident, said.get(incident.id, "")))
     except TraceUnavailable as error:
         return without_trace(incident, str(error), said.get(incident.id, ""))
-    history = history_of(trace)
-    words = ["soak", "replay", "--incident", incident.id, "--journal", str(reader.path)]
-    if incident.session is not None and (target := reader.session(incident.session).target):
-        words += ["--target", target]
-    return incident_words(
-        Told(
-            incident,
-            trace,
-            about,
-            history,
-            candidates(trace, history, about),
-            server=reader.server_said(incident.raised_us - _AROUND_US, incident.raised_us + _AROUND_US),
-            said=said.get(incident.id, ""),
-            replay_command=shlex.join(words),
-        )
-    )
 
 
 @command.command()

@@ -6,9 +6,10 @@ cannot be made says why and costs nobody a probe.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from soak.oracle.divergence import Divergence, diverge
 from soak.oracle.passes import Passes, PassFailedError, Question
@@ -19,11 +20,15 @@ from soak.sglang.exchange import TokenIds
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """divergence is None when the control could not be made; note says why."""
+    """divergence is None when the control could not be made; note says why.
+
+    off: warm minus cold, nats, shape (T,) from one past the resume boundary; empty without a divergence.
+    """
 
     divergence: Divergence | None
     note: str = ""
     cached: int = 0
+    off: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
 
 async def make_control(
@@ -74,7 +79,8 @@ async def make_control(
             scored = await passes.score("control", ids, boundary, namespace)
         question = Question(ids, boundary)
         control = question.comparable("control", scored)
-        return Control(diverge(control, await passes.cold(question, "control cold")), cached=boundary)
+        cold = await passes.cold(question, "control cold")
+        return Control(diverge(control, cold), cached=boundary, off=control - cold)
     except PassFailedError as failed:
         if failed.outcome.hard_alarm:
             raise

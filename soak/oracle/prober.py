@@ -217,6 +217,7 @@ class Prober:
                     passes, result.kind, victim, rest, question.start, scored_tokens=asked
                 )
                 result.control, result.control_note = control.divergence, control.note
+                result.control_off = control.off
         result.divergence = diverge(result.warm, result.cold)
         if self._settings.top_k:
             result.coarsened = coarsened_kl(listed["cold"], listed["warm"])

@@ -1,4 +1,5 @@
-"""What a run knows so far: each observation and probe goes to tally, metrics, coverage, victims, detectors.
+"""What a run knows so far: each observation and probe goes to tally, course, metrics, coverage, victims and
+detectors.
 
 One place, so that nothing is told to the metrics and kept from the verdict. No I/O of its own.
 """
@@ -19,6 +20,7 @@ from soak.detect.verdict import Alarm, Verdict
 from soak.drive.beside_others import REQUIRED_BESIDE_OTHERS
 from soak.drive.coverage import Coverage
 from soak.drive.observation import Observation
+from soak.export.course import Course
 from soak.export.metrics import RunMetrics
 from soak.export.tally import Tally
 from soak.incident.journal import Journal
@@ -53,6 +55,7 @@ class Record:
         self._config = config
         self._say = say
         self.tally = Tally()
+        self.course = Course()
         self.metrics = RunMetrics(registry, shapes=shapes)
         self.coverage = Coverage(spec.geometry, shapes)
         pool = spec.geometry.max_total_tokens
@@ -89,6 +92,8 @@ class Record:
         if in_gap:
             return
         self.coverage.observe_load(seen)
+        if seen.answer.ok and not late:
+            self.course.observe_load(seen)
         if seen.answer.ok:
             self._plant(seen)
         elif seen.answer.outcome is Outcome.INVALID_LOGPROBS or seen.answer.breaks_invariant:
@@ -141,6 +146,7 @@ class Record:
         if self.journal is not None:
             self.journal.observe_probe(result)
         self.tally.observe_probe(result)
+        self.course.observe_probe(result)
         self.metrics.observe_probe(result)
         self.coverage.observe_probe(result)
         for alarm in self.detector.observe(result):
@@ -153,6 +159,7 @@ class Record:
             self.detector.refuse_control(made.kind, control.note)
             return
         self.tally.observe_control(made.shape, control.divergence)
+        self.course.observe_control(made.kind.value, control.divergence, control.off)
         for alarm in self.detector.add_control(made.kind, control.divergence, made.under_load):
             self._alarm(alarm)
 
