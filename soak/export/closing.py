@@ -36,6 +36,7 @@ def closing_words(summary: Mapping[str, Any]) -> str:
     parts = [
         _verdict(summary),
         _findings(summary),
+        _earlier(summary),
         _probes(summary),
         _divergence(summary),
         _worst(summary),
@@ -145,6 +146,21 @@ def _findings(summary: Mapping[str, Any]) -> list[str]:
     if detector["statement"]:
         lines += wrapped("  ", detector["statement"])
     return lines
+
+
+def _earlier(summary: Mapping[str, Any]) -> list[str]:
+    """What was found on the servers before the one that all the rest is about."""
+    lines = []
+    for before in summary.get("earlier_servers", ()):
+        load, probes = before["load"], before["probes"]
+        lines += wrapped(
+            "  ",
+            f"until {before['ended_at']}: {before['verdict']}, {probes['valid']:,} valid probes of "
+            f"{probes['total']:,}, {load['delivered']:,} of {load['asked']:,} prompts delivered in "
+            f"{seconds(before['duration_s'])}",
+        )
+        lines += [f"  {line}" for line in _findings(before)[:12]]
+    return ["Earlier servers in this run (all below is about the last one)", *lines] if lines else []
 
 
 def _probes(summary: Mapping[str, Any]) -> list[str]:

@@ -45,6 +45,13 @@ class Exposition:
         host, port = self._bound
         return f"http://{f'[{host}]' if _is_v6(host) else host}:{port}/metrics"
 
+    @property
+    def port(self) -> int:
+        """The port it is served on. Raises RuntimeError before ``start``."""
+        if self._bound is None:
+            raise RuntimeError("the metrics server has not been started")
+        return self._bound[1]
+
     async def start(self) -> None:
         """Bind and serve. Raises MetricsUnavailable when the address is taken or not ours."""
         app = web.Application()

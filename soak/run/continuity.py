@@ -2,7 +2,7 @@
 
 A run is about one server. While nothing answers, load and probes wait, and what was lost with the server is
 counted apart from what it did in good order. A server that comes back as it was has an empty cache; one that
-comes back as another ends the run, since neither plan, calibration nor evidence is about it. Judges no probe.
+comes back as another is said to be one, since neither calibration nor evidence is about it. Judges no probe.
 """
 
 from __future__ import annotations
@@ -117,6 +117,11 @@ class Continuity:
             self._held.append(seen)
         else:
             self._settle(seen, False)
+
+    def goes_on_from(self, before: Continuity) -> None:
+        """Take over the gaps of the server before, which this one follows."""
+        self.gaps = list(before.gaps)
+        self._gone_before = before.all_gone_s
 
     def let_go(self) -> None:
         """Settle what is held: no further look will come."""

@@ -60,17 +60,15 @@ def wire(
     say: Callable[[str], None],
     journal: Journal | None = None,
     trail: Trail | None = None,
+    session: Session | None = None,
 ) -> Parts:
     """Make every part of one run. Alarms of earlier runs that ``store`` holds stand again from here on.
 
     journal: told of all that is sent and of every alarm, those of earlier runs among them. trail: told of
-    what is about to be sent.
+    what is about to be sent. session: of a run that has sent something before; a new one by default.
     """
     spec, probe = identity.spec, config.probe
-    if trail is None:
-        session = Session(client, identity.run_id)
-    else:
-        session = Session(client, identity.run_id, trail.sending, token=trail.token)
+    session = session or Session(client, identity.run_id)
     brake = Brake(StopLimits(config.stop.queue, config.stop.token_usage, config.stop.ttft))
     record = Record(
         config,
@@ -156,7 +154,7 @@ def wire(
         probe.rate,
         prefill_share=config.probe_share,
         pool_share_per_minute=config.probes_pool_share,
-        pool_tokens=spec.geometry.max_total_tokens,
+        pool_tokens=target.geometry.max_total_tokens,
         load_tokens=lambda: driver.tokens_prefilled,
         allowance=allowance,
     )

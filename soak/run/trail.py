@@ -8,6 +8,7 @@ power cut. A disk that refuses is said once and stops nothing.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -17,10 +18,13 @@ from typing import Any
 import orjson
 
 from soak.config import ConfigError
+from soak.sglang.client import SGLangClient
 
 TRAIL_NAME = "trail.json"
+PREFLIGHT_NAME = "trail-preflight.json"
 _WIDTH = 512  # bytes, whatever is in it: a shorter line must leave nothing of a longer one
 _MOST_RIDS = 1_000_000
+_PREFLIGHT_RID = re.compile(r"soak-preflight-[0-9a-f]{12}-[0-9]{4,6}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,11 @@ class Trail:
             os.close(self._file)
             part.unlink(missing_ok=True)
             raise
+
+    @property
+    def left(self) -> Left:
+        """What it says now."""
+        return self._left
 
     def sending(self, low: int, high: int) -> None:
         """A request is about to be sent."""
@@ -118,3 +127,45 @@ def read_trail(out: Path) -> Left:
     if not fits or left.low < 0 or len(left.rids) > _MOST_RIDS or not left.session.startswith(left.run_id):
         raise ConfigError(f"{path}: not what a run leaves behind")
     return left
+
+
+class PreflightTrail:
+    """The one request that an examination has under way, which goes before the run has a name.
+
+    In a file of its own, there only while a server is examined.
+    """
+
+    def __init__(self, out: Path, say: Callable[[str], None]) -> None:
+        self._path, self._say = out / PREFLIGHT_NAME, say
+
+    def sending(self, rid: str) -> None:
+        """A request of the examination is about to be sent; the one before has been answered."""
+        try:
+            self._path.write_bytes(orjson.dumps({"rid": rid}))
+        except OSError as error:
+            self._say(
+                f"{self._path}: {error.strerror}: after a kill `soak run --resume` will not know it all"
+            )
+
+    def over(self) -> None:
+        """The examination has come to its end."""
+        self._path.unlink(missing_ok=True)
+
+    async def take_back(self, client: SGLangClient) -> bool:
+        """Abort what a killed process had under way, by its whole name; whether there was anything.
+
+        Raises ConfigError for a file that is none of ours.
+        """
+        try:
+            said = orjson.loads(self._path.read_bytes())
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise ConfigError(f"{self._path}: {error.strerror}") from error
+        except orjson.JSONDecodeError:  # killed in the middle of a write: the request was not sent yet
+            return False
+        rid = said.get("rid") if isinstance(said, dict) else None
+        if not isinstance(rid, str) or not _PREFLIGHT_RID.fullmatch(rid):
+            raise ConfigError(f"{self._path}: not what a run leaves behind")
+        await client.abort(rid)
+        return True

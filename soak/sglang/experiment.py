@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -45,10 +46,18 @@ class Findings:
 
 
 class Experiment:
-    """The requests, and what they show. Lengths in tokens."""
+    """The requests, and what they show. Lengths in tokens. on_sending: told of each rid before it is sent."""
 
-    def __init__(self, client: SGLangClient, *, chunk: int, page: int, context: int) -> None:
-        self._client = client
+    def __init__(
+        self,
+        client: SGLangClient,
+        *,
+        chunk: int,
+        page: int,
+        context: int,
+        on_sending: Callable[[str], None] = lambda _rid: None,
+    ) -> None:
+        self._client, self._on_sending = client, on_sending
         self._chunk = chunk
         self._page = page
         self._context = context
@@ -242,4 +251,5 @@ class Experiment:
     def _rid(self) -> str:
         self._sent += 1
         self._latest = f"{self._name}-{self._sent:04d}"
+        self._on_sending(self._latest)
         return self._latest

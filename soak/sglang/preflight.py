@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from soak.plan.geometry import Geometry
@@ -66,11 +66,17 @@ class Target:
         return "hybrid" if self.geometry.hybrid else "none"
 
 
-async def examine(client: SGLangClient, *, affordable_tokens: int = _AFFORDABLE) -> Target:
+async def examine(
+    client: SGLangClient,
+    *,
+    affordable_tokens: int = _AFFORDABLE,
+    on_sending: Callable[[str], None] = lambda _rid: None,
+) -> Target:
     """Looks at the server behind ``client``. Raises TargetUnusable, saying what is wrong and what to do.
 
     ``affordable_tokens``: how many tokens the experiments may make the server prefill, at most; 0 sends
-    none, and what only they can tell is assumed, with a note.
+    none, and what only they can tell is assumed, with a note. ``on_sending``: told of each rid before it
+    is sent; one is under way at a time.
     """
     info = await _server_info(client)
     model = await _first(client, "/model_info", "/get_model_info")
@@ -80,7 +86,9 @@ async def examine(client: SGLangClient, *, affordable_tokens: int = _AFFORDABLE)
     facts = _Facts(info, model, await _first(client, "/v1/models"), notes)
     chunk = facts.chunk()
     if affordable_tokens:
-        experiment = Experiment(client, chunk=chunk, page=facts.page(), context=facts.context_len())
+        experiment = Experiment(
+            client, chunk=chunk, page=facts.page(), context=facts.context_len(), on_sending=on_sending
+        )
         found = await experiment.run(
             affordable_tokens=min(affordable_tokens, (facts.pool() or 8 * affordable_tokens) // 2),
             hybrid=facts.flag("uses_mamba_radix_cache"),

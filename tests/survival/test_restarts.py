@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from soak.export.closing import closing_words
 from soak.run.exit_code import ExitCode
 from tests.sglang.misbehaving import replies, serving
 from tests.survival.runs import Running, alarms, config
@@ -96,26 +97,77 @@ async def test_a_network_that_was_away_is_no_restart(tmp_path: Path) -> None:
     ("info", "field"),
     [({"attention_backend": "other"}, "attention_backend"), ({"model_path": "models/other"}, "model_path")],
 )
-async def test_another_server_ends_the_run_and_its_evidence_stays_apart(
+async def test_another_server_is_gone_on_with_and_judged_by_itself(
     info: dict[str, Any], field: str, tmp_path: Path
 ) -> None:
     server = Server()
-    state = tmp_path / "state.sqlite"
+    state, journal = tmp_path / "state.sqlite", tmp_path / "journal.sqlite"
     async with server.listening() as url:
-        loaded = config(url, run={**LONG, "state": str(state)})
+        loaded = config(
+            url, run={**LONG, "state": str(state)}, journal={"path": str(journal)}, metrics={"port": 0}
+        )
         running = Running(loaded, tmp_path / "one")
         await running.until(lambda: server.requests > 60)
     await running.until(lambda: "server is gone" in running.said)
+    first = server.small.info
     server.restart(**info)
-    async with server.listening():
-        summary = await running.end()
-        assert summary["exit_code"] == ExitCode.TARGET
-        assert any("another server answers" in reason and field in reason for reason in summary["reasons"])
-        assert alarms(summary) == []
-        assert fingerprints(state) == 1
-        again = Running(config(url, run={"state": str(state)}), tmp_path / "other")
-        assert alarms(await again.end()) == []
+    summary = await goes_on(server, running, "going on with the other server")
+    assert alarms(summary) == []
+    (gap,) = summary["gaps"]
+    assert (gap["restarted"], gap["why"]) == (True, "another server")
+    assert gap["seconds"] > 0.5, "the gap is shown"
+    (before,) = summary["earlier_servers"]
+    assert before["fingerprint"].get(field) == first.get(field, before["fingerprint"].get(field))
+    assert summary["fingerprint"][field] == info[field] != before["fingerprint"].get(field)
+    assert before["probes"]["valid"] >= 1
+    assert summary["probes"]["valid"] >= 1
+    assert summary["detector"]["kinds"] != before["detector"]["kinds"], "calibration began anew"
+    assert any("2 servers were soaked" in reason for reason in summary["reasons"])
+    assert any(field in reason for reason in summary["reasons"])
     assert fingerprints(state) == 2, "each server has evidence of its own"
+    with sqlite3.connect(journal) as db:
+        sent = db.execute(
+            "SELECT idx, count(DISTINCT session) FROM prompts WHERE origin = 0 GROUP BY idx"
+        ).fetchall()
+    assert len(sent) > 20
+    assert [index for index, times in sent if times > 1] == [], "the plan goes on, and no index is sent twice"
+    rids = [rid for request in server.seen.requests for rid in request.rids]
+    assert len(rids) == len(set(rids))
+    assert "Earlier servers" in closing_words(summary)
+
+
+async def test_a_server_with_another_geometry_ends_the_run(tmp_path: Path) -> None:
+    """The plan was made for the first one's, and never changes."""
+    server = Server()
+    async with server.listening() as url:
+        running = Running(config(url, run=LONG), tmp_path)
+        await running.until(lambda: server.requests > 60)
+    await running.until(lambda: "server is gone" in running.said)
+    server.restart(chunked_prefill_size=64)
+    async with server.listening():
+        summary = await running.end(40)
+    assert summary["exit_code"] == ExitCode.TARGET
+    (why,) = [reason for reason in summary["reasons"] if "target lost" in reason]
+    assert "another geometry" in why
+    assert "chunk" in why
+    assert alarms(summary) == []
+    assert server.left == set()
+
+
+async def test_servers_that_take_turns_behind_one_address_end_the_run(tmp_path: Path) -> None:
+    server = Server()
+    async with server.listening() as url:
+        running = Running(config(url, run=LONG), tmp_path)
+        await running.until(lambda: server.requests > 60)
+        first = dict(server.small.info)
+        server.small.info["model_path"] = "models/other"
+        await running.until(lambda: "going on with the other server" in running.said, 40)
+        server.small.info.clear()
+        server.small.info.update(first)
+        summary = await running.end(40)
+    assert summary["exit_code"] == ExitCode.TARGET
+    assert any("take turns" in reason for reason in summary["reasons"])
+    assert alarms(summary) == []
 
 
 def fingerprints(state: Path) -> int:
@@ -131,9 +183,14 @@ async def test_a_server_swapped_behind_the_address_spoils_no_evidence(tmp_path: 
         await running.until(lambda: server.requests > 150)
         server.shift = 3.0
         server.small.info["model_path"] = "models/other"
+        await running.until(lambda: "going on with the other server" in running.said, 40)
+        before = server.requests
+        await running.until(lambda: server.requests > before + 60)
+        running.stop.set()
         summary = await running.end(30)
-    assert summary["exit_code"] == ExitCode.TARGET
+    assert len(summary["earlier_servers"]) == 1
     assert alarms(summary) == []
+    assert alarms(summary["earlier_servers"][0]) == []
 
 
 async def test_a_server_that_stays_away_ends_the_run_with_all_it_found(tmp_path: Path) -> None:
