@@ -8,11 +8,12 @@ comes back as another is said to be one, since neither calibration nor evidence 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from soak.drive.brake import Brake
 from soak.drive.observation import Observation
+from soak.run.starts import Starts, fell
 from soak.sglang.exchange import Outcome
 from soak.sglang.preflight import ServerNow, TargetUnusable
 from soak.sglang.server_metrics import ServerMetrics
@@ -23,7 +24,6 @@ GONE = "server-gone"
 _LOOK_EVERY_S = 10.0
 _MOST_HELD = 10_000
 _GATEWAY = (502, 503, 504)  # what a proxy says for a server that is not there
-_COUNTERS = ("requests_total", "prompt_tokens_total", "generation_tokens_total", "aborted_total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,9 @@ class Gap:
 class Continuity:
     """Told after every look at the server; ``ask`` asks it who it is, and raises TargetUnusable.
 
-    known: who it was when it was examined. on_restart: the cache is gone. settle: what became of a load
-    answer that was held back, and whether it was lost with the server. Used from the event loop only.
+    known: who it was when it was examined; beside: who answered there in turn, as a router's workers do.
+    on_restart: the cache is gone. settle: what became of a load answer that was held back, and whether it was
+    lost with the server. Used from the event loop only.
     """
 
     def __init__(
@@ -60,9 +61,10 @@ class Continuity:
         on_restart: Callable[[], None],
         settle: Callable[[Observation, bool], None],
         say: Callable[[str], None],
+        beside: Iterable[ServerNow] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ask, self._known, self._brake = ask, known, brake
+        self._ask, self._starts, self._brake = ask, Starts(known, beside), brake
         self._on_restart, self._settle, self._say, self._clock = on_restart, settle, say, clock
         self._held: list[Observation] = []
         self._latest: ServerMetrics | None = None
@@ -102,7 +104,7 @@ class Continuity:
             now = await self._ask()
         except TargetUnusable:
             return False
-        if now != self._known:
+        if not self._starts.same(now):
             self._looked_s = 0.0  # the next look says what happened
             return False
         return self.epoch == epoch
@@ -139,69 +141,38 @@ class Continuity:
             if self._open is not None:
                 self._settle_held(True)
             return ""
-        fell = self._fell(metrics)
-        if not (self.gone or fell or self._held or now - self._looked_s >= _LOOK_EVERY_S):
+        fallen = "" if self._starts.turns else fell(self._latest, metrics)
+        if not (self.gone or fallen or self._held or now - self._looked_s >= _LOOK_EVERY_S):
             self._latest = metrics or self._latest
             return ""
         try:
             seen = await self._ask()
         except TargetUnusable as error:  # it answers, and not yet as a server
-            if self._open is None and (fell or self._held):
+            if self._open is None and (fallen or self._held):
                 self._went_away(silent_since_s, f": {error}")
             return ""
         self._looked_s = self._clock()
-        return self._looked(seen, metrics, fell)
+        return self._looked(seen, metrics)
 
-    def _looked(self, seen: ServerNow, metrics: ServerMetrics | None, fell: str) -> str:
-        differs = self._known.fingerprint.differences(seen.fingerprint)
+    def _looked(self, seen: ServerNow, metrics: ServerMetrics | None) -> str:
+        differs = self._starts.known.fingerprint.differences(seen.fingerprint)
         if differs:
             self.epoch += 1
             self._settle_held(True)
             self._end_gap(restarted=True, words="another server")
             self.another = f"another server answers in its place: {'; '.join(differs)}"
             return self.another
-        restarted, why = self._restarted(seen, metrics, fell)
-        was_gone = self.gone
+        was_gone, turns = self.gone, self._starts.turns
+        restarted, why = self._starts.judge(seen, self._latest, metrics, gone=was_gone)
+        if self._starts.turns and not turns:
+            self._say("servers take turns behind this address, as a router's workers do: that is no restart")
+        if self._starts.more and not was_gone:
+            self.epoch += 1  # nobody knows which of them a probe under way has asked
+            self._say("one more server answers there in turn, new or started anew: its cache may be empty")
         self._settle_held(was_gone or restarted is True)
-        self._known = seen
         self._latest = metrics or self._latest
         if was_gone or restarted:
             self._came_back(restarted, why)
-        return ""
-
-    def _restarted(
-        self, seen: ServerNow, metrics: ServerMetrics | None, fell: str
-    ) -> tuple[bool | None, str]:
-        """Whether the same server has started anew, None if nothing tells, and what tells it."""
-        if fell:
-            return True, fell
-        # before the counters: they may have passed where they were between two looks
-        if seen.started and self._known.started and seen.started != self._known.started:
-            return True, "it says that it was started anew"
-        if self._goes_on(metrics):
-            return False, "its counters go on"
-        if seen.seed != self._known.seed or seen.started != self._known.started:
-            return True, "it says that it was started anew"
-        if seen.started:
-            return False, "it says that it was not started anew"
-        return None if self.gone else False, "nothing it says tells a restart"
-
-    def _goes_on(self, metrics: ServerMetrics | None) -> bool:
-        """Whether counters above zero are still where they were, or beyond."""
-        if metrics is None or self._latest is None:
-            return False
-        before = [(name, getattr(self._latest, name)) for name in _COUNTERS]
-        told = [(name, value) for name, value in before if value and getattr(metrics, name) is not None]
-        return bool(told) and all(getattr(metrics, name) >= value for name, value in told)
-
-    def _fell(self, metrics: ServerMetrics | None) -> str:
-        """What says that its counters began again, empty if nothing does."""
-        if metrics is None or self._latest is None:
-            return ""
-        for name in _COUNTERS:
-            before, now = getattr(self._latest, name), getattr(metrics, name)
-            if before is not None and now is not None and now < before:
-                return f"its {name} fell from {before:g} to {now:g}"
         return ""
 
     def _went_away(self, since_s: float, why: str = "") -> None:

@@ -107,6 +107,7 @@ def wire(
         on_restart=record.victims.clear,
         settle=settle,
         say=record.say,
+        beside=target.beside,
     )
     watch = ServerWatch(client, brake, config.stop.lost_after, continuity)
 

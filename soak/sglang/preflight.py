@@ -22,6 +22,7 @@ from soak.sglang.server_metrics import LOADS, ServerMetrics, parse_loads, parse_
 __all__ = ["ServerNow", "Target", "TargetUnusable", "examine", "fingerprint_now", "server_now"]
 
 _AFFORDABLE = 40_000
+_TURNS = 3  # further looks, since a router's workers answer in turn
 _RESERVED_LOW = 1000  # of a full-size vocabulary: specials of most tokenizers lie below this, or at the top
 _FULL_SIZE = 10_000
 
@@ -38,12 +39,18 @@ class ServerNow:
     started: str
     seed: str
 
+    @property
+    def start(self) -> tuple[str, str]:
+        """Names its last start: two processes share it only if neither says anything of theirs."""
+        return self.started, self.seed
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A server found fit for a soak. running, queued: requests it had before ours, None if it does not say.
 
-    now: by its own words alone, to know it again by. notes: what a person should know, one sentence each.
+    now: by its own words alone, to know it again by. beside: others like it, of other starts, that answer at
+    the same address in turn. notes: what a person should know, one sentence each.
     """
 
     url: str
@@ -59,6 +66,7 @@ class Target:
     queued: int | None
     now: ServerNow
     notes: tuple[str, ...] = ()
+    beside: tuple[ServerNow, ...] = ()
 
     @property
     def state_kind(self) -> str:
@@ -98,6 +106,7 @@ async def examine(
         found = Findings(None, facts.flag("uses_mamba_radix_cache") is True, (), ())
     notes.extend(found.notes)
     now = _now(info, model)
+    beside = await _beside(client, now, notes)
     return Target(
         url=client.base_url,
         version=str(info.get("version", "unknown")),
@@ -112,7 +121,30 @@ async def examine(
         queued=queued,
         now=now,
         notes=tuple(notes),
+        beside=beside,
     )
+
+
+async def _beside(client: SGLangClient, now: ServerNow, notes: list[str]) -> tuple[ServerNow, ...]:
+    """Others that answer in turn behind the address. Raises TargetUnusable where they are not the same."""
+    others: dict[tuple[str, str], ServerNow] = {}
+    for _ in range(_TURNS):
+        other = await server_now(client)
+        differs = now.fingerprint.differences(other.fingerprint)
+        if differs:
+            raise TargetUnusable(
+                f"servers that differ take turns behind {client.base_url}: {'; '.join(differs)}. Evidence is "
+                "of one kind of server: name one of them, or a router whose workers are all alike."
+            )
+        if other.start != now.start:
+            others[other.start] = other
+    if others:
+        notes.append(
+            f"At least {len(others) + 1} servers take turns behind {client.base_url}, as a router's workers "
+            "do: a prefix is found again only where it was written, and one of them that is started anew may "
+            "go unnoticed. To be sure of one, name it as target.url."
+        )
+    return tuple(others.values())
 
 
 async def fingerprint_now(client: SGLangClient) -> Fingerprint:

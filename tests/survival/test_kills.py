@@ -16,7 +16,8 @@ from soak.config import ConfigError
 from soak.incident.journal_reader import JournalReader
 from soak.run.exit_code import ExitCode
 from soak.run.resuming import earlier
-from soak.run.trail import TRAIL_NAME, Trail, read_trail
+from soak.run.trail import PREFLIGHT_NAME, TRAIL_NAME, PreflightTrail, Trail, read_trail
+from soak.sglang.client import SGLangClient
 from tests.sglang.misbehaving import whole
 from tests.survival.child import soaking
 from tests.survival.runs import Running, config
@@ -64,6 +65,46 @@ async def test_after_kill_9_a_resumed_run_repeats_nothing_and_leaves_nothing(tmp
     assert [index for index, processes in sent if processes > 1] == []
     prefixes = {rid.rpartition("-")[0] for rid in server.seen.aborted if "preflight" not in rid}
     assert prefixes <= {r.rpartition("-")[0] for request in server.seen.requests for r in request.rids}
+
+
+async def test_what_the_examination_had_under_way_is_taken_back_after_kill_9(tmp_path: Path) -> None:
+    """A run that has no name yet: nothing but its preflight has been sent."""
+    server = Server()
+    well = server.small.generate
+    server.small.generate = server.never_ends  # type: ignore[method-assign]
+    async with server.listening() as url:
+        async with soaking(url, tmp_path, "--resume") as first:
+            await until(lambda: len(server.left) == 1)
+            first.process.kill()
+            await first.process.wait()
+        (left,) = server.left
+        assert left.startswith("soak-preflight-")
+        assert not (tmp_path / "out" / "run.json").exists()
+        server.small.generate = well  # type: ignore[method-assign]
+        async with soaking(url, tmp_path, "--resume") as second:
+            await until(lambda: not server.left)
+            assert left in server.seen.aborted
+            await until(lambda: server.requests > 25)
+            assert not (tmp_path / "out" / PREFLIGHT_NAME).exists()
+            second.process.terminate()
+            assert await second.ended() == ExitCode.INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    "said", [b"[]", b'{"rid": 1}', b'{"rid": ""}', b'{"rid": "s"}', b'{"rid": "soak-x"}']
+)
+async def test_only_rids_of_an_examination_are_taken_back_by_its_trail(said: bytes, tmp_path: Path) -> None:
+    """An empty or a short rid would be the prefix of other people's requests."""
+    (tmp_path / PREFLIGHT_NAME).write_bytes(said)
+    with pytest.raises(ConfigError, match="not what a run leaves"):
+        await PreflightTrail(tmp_path, print).take_back(SGLangClient("http://127.0.0.1:9"))
+
+
+async def test_a_kill_between_two_questions_leaves_nothing_to_take_back(tmp_path: Path) -> None:
+    client = SGLangClient("http://127.0.0.1:9")
+    assert not await PreflightTrail(tmp_path, print).take_back(client)
+    (tmp_path / PREFLIGHT_NAME).write_bytes(b"")
+    assert not await PreflightTrail(tmp_path, print).take_back(client)
 
 
 async def test_no_incident_is_lost_to_kill_9(tmp_path: Path) -> None:

@@ -13,7 +13,10 @@ from aiohttp import web
 
 from soak.export.closing import closing_words
 from soak.run.exit_code import ExitCode
-from tests.sglang.misbehaving import replies, serving
+from soak.sglang.exchange import GenerateRequest
+from soak.sglang.preflight import TargetUnusable
+from tests.sglang.misbehaving import Behaviour, replies, serving, whole
+from tests.sglang.small import Small
 from tests.survival.runs import Running, alarms, config
 from tests.survival.server import Server, every, load_only
 
@@ -154,7 +157,10 @@ async def test_a_server_with_another_geometry_ends_the_run(tmp_path: Path) -> No
     assert server.left == set()
 
 
-async def test_servers_that_take_turns_behind_one_address_end_the_run(tmp_path: Path) -> None:
+async def test_servers_that_take_turns_behind_one_address_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("soak.run.continuity._LOOK_EVERY_S", 0.5)
     server = Server()
     async with server.listening() as url:
         running = Running(config(url, run=LONG), tmp_path)
@@ -191,6 +197,67 @@ async def test_a_server_swapped_behind_the_address_spoils_no_evidence(tmp_path: 
     assert len(summary["earlier_servers"]) == 1
     assert alarms(summary) == []
     assert alarms(summary["earlier_servers"][0]) == []
+
+
+class Workers(Small):
+    """Three processes behind a router, which answer in turn: starts and counters are of whoever is asked."""
+
+    def server_info(self) -> dict[str, Any]:
+        self._turn += 1
+        return {**super().server_info(), "startup_time": {"scheduler_e2e": 20.0 + self._turn % 3}}
+
+
+class Router(Server):
+    async def _metrics(self, request: web.Request) -> web.Response:
+        self.tokens = self.requests * 100 * (1 + self.requests % 2)
+        return await super()._metrics(request)
+
+
+@pytest.mark.parametrize("met", [True, False], ids=["met when examined", "met later"])
+async def test_a_routers_workers_that_answer_in_turn_are_no_restarts(
+    met: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("soak.run.continuity._LOOK_EVERY_S", 0.0)
+    server = Router(Workers() if met else Small(info={"startup_time": {"scheduler_e2e": 20.0}}))
+    async with server.listening() as url:
+        running = Running(config(url, run=LONG), tmp_path)
+        if met:
+            await running.until(lambda: "3 servers take turns" in running.said)
+        else:
+            await running.until(lambda: server.requests > 40)
+            server.small.__class__ = Workers
+            del server.small.info["startup_time"]
+            await running.until(lambda: "take turns behind this address" in running.said)
+        gaps = running.said.count("the same server again")
+        assert gaps <= (0 if met else 2), "a worker that was not met before may be a restarted one"
+        looks = server.small._turn
+        await running.until(lambda: server.small._turn > looks + 5, 40)
+        assert running.said.count("the same server again") == gaps
+        server.spoil = null_of_probes
+        await running.until(lambda: "CORRUPT" in running.said)  # and what is bad is still believed
+        running.stop.set()
+        summary = await running.end()
+    assert len(summary["gaps"]) == gaps
+    assert {alarm["channel"] for alarm in alarms(summary)} == {"non-finite"}
+
+
+def null_of_probes(wanted: GenerateRequest, _: int) -> Behaviour | None:
+    if not wanted.return_logprob or wanted.max_new_tokens:
+        return None
+    start = wanted.logprob_start_len or 0
+    bad = whole(lambda v: v["meta_info"]["input_token_logprobs"][2].__setitem__(0, None))
+    return bad if len(wanted.prompts[0]) - start > 4 else None
+
+
+async def test_workers_that_differ_are_refused_before_any_load(tmp_path: Path) -> None:
+    class Differ(Small):
+        def server_info(self) -> dict[str, Any]:
+            self._turn += 1
+            return {**super().server_info(), "attention_backend": f"backend-{self._turn % 2}"}
+
+    async with Server(Differ()).listening() as url:
+        with pytest.raises(TargetUnusable, match="servers that differ take turns"):
+            await Running(config(url), tmp_path).task
 
 
 async def test_a_server_that_stays_away_ends_the_run_with_all_it_found(tmp_path: Path) -> None:
