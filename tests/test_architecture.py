@@ -26,10 +26,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "drive": {"plan", "runners", "sglang", "oracle"},
     "incident": {"plan", "runners", "sglang", "oracle", "drive", "detect", "store"},
     "export": {"plan", "sglang", "oracle", "drive", "detect", "incident"},
+    "report": {"oracle", "detect", "incident", "export"},
     "sim": {"plan", "runners"},
     "run": {
         "config", "plan", "runners", "sglang", "oracle", "detect", "store", "drive", "incident", "export",
     },
+    "chaos": {"config", "plan", "sglang", "oracle", "detect", "store", "drive", "export", "run"},
     "doctor": {"config", "plan", "runners", "sglang", "oracle", "drive"},
     "bench": {
         "config", "plan", "runners", "sglang", "oracle", "detect", "store", "drive", "incident", "export",
@@ -37,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {
         "config", "plan", "runners", "sglang", "oracle", "detect", "store", "drive", "incident", "export",
-        "sim", "run", "doctor", "bench",
+        "sim", "run", "chaos", "doctor", "bench", "report",
     },
     "__main__": {"cli"},
     "__init__": set(),
@@ -50,7 +52,7 @@ ONLY_DATA = {
     ("detect", "oracle"): {"amnesia", "divergence", "probe"},
     ("drive", "oracle"): {"amnesia", "divergence", "probe"},
     ("export", "oracle"): {"amnesia", "divergence", "probe"},
-    ("export", "drive"): {"observation", "coverage_state"},
+    ("export", "drive"): {"observation", "coverage_state", "deed"},
     ("export", "detect"): {"verdict"},
     ("export", "sglang"): {"exchange"},
 }

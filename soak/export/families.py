@@ -353,6 +353,24 @@ class VerdictFamilies:
         )
 
 
+class ChaosFamilies:
+    """What an experiment does on purpose. None of it moves for a plain run."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.actions = Counter(
+            "soak_chaos_actions_total",
+            "Actions of an experiment that are over, by outcome: done, failed or undone before their time.",
+            ["action", "outcome"],
+            registry=registry,
+        )
+        self.in_force = Gauge(
+            "soak_chaos_actions_in_force",
+            "Actions of an experiment that are in force.",
+            ["action"],
+            registry=registry,
+        )
+
+
 class JournalFamilies:
     """What the journal holds and what it lost. None of it moves for a run without a journal."""
 

@@ -15,9 +15,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created
 
 from soak.detect.verdict import Alarm, DetectorReport, Verdict
 from soak.drive.coverage_state import ConjunctionCoverage, CoverageState
+from soak.drive.deed import IN_FORCE, Deed
 from soak.drive.observation import Observation
 from soak.export.families import (
     NATS_SHOWN_MAX,
+    ChaosFamilies,
     JournalFamilies,
     LoadFamilies,
     ProbeFamilies,
@@ -52,6 +54,7 @@ class RunMetrics:
         self.probe = ProbeFamilies(registry)
         self.judged = VerdictFamilies(registry)
         self.journal = JournalFamilies(registry)
+        self.chaos = ChaosFamilies(registry)
         self._clock = clock
         self._shape, self._reason = BoundedLabel(64), BoundedLabel(32)
         self._stream, self._conjunction = BoundedLabel(1024), BoundedLabel(128)
@@ -268,6 +271,14 @@ class RunMetrics:
     def count_annotation(self, outcome: str) -> None:
         """An annotation for Grafana was sent or dropped. May be called from another thread."""
         self.judged.annotations.labels(self._outcome(outcome)).inc()
+
+    def observe_deed(self, deed: Deed) -> None:
+        """An action of an experiment begins, or is over."""
+        if deed.outcome == IN_FORCE:
+            self.chaos.in_force.labels(deed.name).inc()
+        else:
+            self.chaos.in_force.labels(deed.name).dec()
+            self.chaos.actions.labels(deed.name, deed.outcome).inc()
 
     def loop_lag(self, seconds: float) -> None:
         """One measurement of how late the event loop woke up."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from soak.drive.deed import Deed
 from soak.drive.observation import Observation
 from soak.incident.journal_file import JournalFile
 from soak.incident.journal_pruning import Keep
@@ -137,6 +138,10 @@ class Journal:
         self._server_s = now
         said = {name: value for name, value in asdict(metrics).items() if value not in (None, {})}
         self._writer.put(ServerSaid(self._clock.us(now), said), 1024)
+
+    def deed(self, deed: Deed) -> None:
+        """An action of an experiment, when it begins and once more when it is over."""
+        self._writer.put(deed, 1024)
 
     def alarm(self, stored: StoredAlarm) -> None:
         """An alarm under its id becomes an incident; one that is an incident already stays as it is."""

@@ -15,7 +15,7 @@ from soak.store.lock import NotLocked, lock_beside
 
 JOURNAL_NAME = "journal.sqlite"
 APPLICATION_ID = 0x736F616A  # "soaj", in the header of the file
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _BUSY_S = 10.0
 _MAGIC = b"SQLite format 3\0"
 _CHECKED_WHOLE = 32 << 20  # bytes; reading a large journal from end to end would hold up the start of a run
@@ -114,6 +114,22 @@ CREATE TABLE pins (
     PRIMARY KEY (incident, seq)
 ) STRICT, WITHOUT ROWID;
 """
+# since schema 2; a journal of schema 1 gets it when a run next writes there
+_DEEDS = """
+CREATE TABLE deeds (
+    session INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    target TEXT NOT NULL,
+    began_us INTEGER NOT NULL,
+    ended_us INTEGER,
+    settings TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    detail TEXT NOT NULL,
+    PRIMARY KEY (session, number)
+) STRICT;
+CREATE INDEX deeds_when ON deeds (began_us);
+"""
 
 
 class JournalUnusable(Exception):
@@ -201,9 +217,11 @@ class JournalFile:
         db.execute(f"PRAGMA journal_size_limit = {16 << 20}")
         if not tables:
             db.executescript(
-                f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID}; "
+                f"BEGIN IMMEDIATE; {_SCHEMA} {_DEEDS} PRAGMA application_id = {APPLICATION_ID}; "
                 f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
             )
+        elif version < 2:
+            db.executescript(f"BEGIN IMMEDIATE; {_DEEDS} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
 
     def _damaged(self, why: object) -> str:
         found = " ".join(str(why).split())

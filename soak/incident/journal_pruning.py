@@ -73,7 +73,7 @@ class Pruner:
             before_us = now_us if over else now_us - self._keep.age_us
             with self._file.transaction():
                 self._prompts(before_us)
-                for table, column in (("probes", "finished_us"), ("server", "at_us")):
+                for table, column in (("probes", "finished_us"), ("server", "at_us"), ("deeds", "began_us")):
                     self._others(table, column)
             if over:
                 self._db.execute("PRAGMA incremental_vacuum(256)").fetchall()

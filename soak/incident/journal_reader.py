@@ -92,6 +92,21 @@ class ProbeRow:
     arrays: dict[str, Array]
 
 
+@dataclass(frozen=True, slots=True)
+class DeedRow:
+    """An action of an experiment. Microseconds since 1970; ended_us None where its end is not known."""
+
+    session: int
+    number: int
+    name: str
+    target: str
+    began_us: int
+    ended_us: int | None
+    settings: dict[str, Any]
+    outcome: str
+    detail: str
+
+
 class JournalReader:
     """An open journal, for reading. Raises JournalUnusable."""
 
@@ -240,6 +255,25 @@ class JournalReader:
             "SELECT at_us, said FROM server WHERE at_us BETWEEN ? AND ? ORDER BY at_us", (low_us, high_us)
         )
         return [(at_us, json.loads(said)) for at_us, said in rows]
+
+    def deeds(self, ranges: Iterable[Range]) -> list[DeedRow]:
+        """Actions of experiments in force at some time inside the ranges, in order of their begin."""
+        if self._rows("PRAGMA user_version")[0][0] < 2:
+            return []  # written by an older soak, which had none
+        found: dict[tuple[int, int], DeedRow] = {}
+        for low, high in ranges:
+            for row in self._rows(
+                "SELECT * FROM deeds WHERE began_us <= ? AND coalesce(ended_us, began_us) >= ?", (high, low)
+            ):
+                session, number, name, target, began, ended, settings, outcome, detail = row
+                try:
+                    said = json.loads(settings)
+                    found[session, number] = DeedRow(
+                        session, number, name, target, began, ended, said, outcome, detail
+                    )
+                except ValueError as error:
+                    raise self._damaged(f"action {row[1]}", error) from error
+        return sorted(found.values(), key=lambda row: (row.began_us, row.session, row.number))
 
     def next_index(self, run_id: str, shard: int, shards: int) -> int:
         """Where that shard of a run goes on: one past the last index of which anything was journalled.

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from soak.drive.deed import Deed
 from soak.drive.observation import Observation
 from soak.incident.journal_codec import digest8, pack_ids
 from soak.incident.journal_recipe import Source, describe
@@ -151,6 +152,7 @@ def probe_facts(result: ProbeResult) -> dict[str, Any]:
         "divergence": _figures(result.divergence),
         "control": _figures(result.control),
         "control_note": storable(result.control_note),
+        "ways": storable(result.ways),
         "cold_repeat": _figures(result.cold_repeat),
         "served": _figures(result.served),
         "confirmation": _figures(result.confirmation),
@@ -175,3 +177,21 @@ def probe_row(
     """Values for INSERT_PROBE. times: started and finished; arrays: as pack_arrays gives them."""
     said = orjson.dumps(facts).decode()
     return session, number, *times, result.stream, result.outcome.value, said, int(suspicious), arrays
+
+
+INSERT_DEED = "INSERT OR REPLACE INTO deeds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+def deed_row(session: int, deed: Deed, clock: Clock) -> tuple[Any, ...]:
+    """Values for INSERT_DEED."""
+    return (
+        session,
+        deed.number,
+        deed.name,
+        deed.target,
+        clock.us(deed.began_s),
+        None if deed.ended_s is None else clock.us(deed.ended_s),
+        orjson.dumps(dict(deed.settings)).decode(),
+        deed.outcome,
+        storable(deed.detail),
+    )

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from soak.drive.deed import Deed
 from soak.drive.observation import Observation
 from soak.incident.incident import complete_incidents, open_incident
 from soak.incident.journal_codec import Array, pack_arrays
@@ -22,9 +23,11 @@ from soak.incident.journal_file import JournalFile, JournalUnusable
 from soak.incident.journal_pruning import Keep, Pruner
 from soak.incident.journal_recipe import Source
 from soak.incident.journal_rows import (
+    INSERT_DEED,
     INSERT_PROBE,
     INSERT_PROMPT,
     Clock,
+    deed_row,
     load_row,
     pass_row,
     probe_facts,
@@ -86,7 +89,7 @@ class ServerSaid:
     said: dict[str, Any]
 
 
-Record = Observation | PassSeen | ProbeEnded | Spoiled | ServerSaid | StoredAlarm
+Record = Observation | PassSeen | ProbeEnded | Spoiled | ServerSaid | Deed | StoredAlarm
 
 
 @dataclass(slots=True)
@@ -105,13 +108,15 @@ class _Pending:
     prompts: list[tuple[Any, ...]] = field(default_factory=list)
     probes: list[tuple[Any, ...]] = field(default_factory=list)
     server: list[tuple[Any, ...]] = field(default_factory=list)
+    deeds: list[tuple[Any, ...]] = field(default_factory=list)
     forgotten: list[tuple[int, int]] = field(default_factory=list)
     alarms: list[StoredAlarm] = field(default_factory=list)
     last_index: int = -1
 
     @property
     def rows(self) -> int:
-        return len(self.prompts) + len(self.probes) + len(self.server) + len(self.alarms)
+        small = len(self.server) + len(self.deeds) + len(self.alarms)
+        return len(self.prompts) + len(self.probes) + small
 
 
 class JournalWriter:
@@ -229,6 +234,8 @@ class JournalWriter:
             )
         elif isinstance(record, ServerSaid):
             pending.server.append((record.at_us, session, orjson.dumps(record.said).decode()))
+        elif isinstance(record, Deed):
+            pending.deeds.append(deed_row(session, record, self._ran.clock))
         else:
             pending.alarms.append(record)
 
@@ -291,6 +298,7 @@ class JournalWriter:
             db.executemany(INSERT_PROMPT, pending.prompts)
             db.executemany(INSERT_PROBE, pending.probes)
             db.executemany("INSERT INTO server VALUES (?, ?, ?)", pending.server)
+            db.executemany(INSERT_DEED, pending.deeds)
             db.executemany(
                 "UPDATE probes SET arrays = NULL WHERE session = ? AND number = ? AND suspicious = 0",
                 pending.forgotten,

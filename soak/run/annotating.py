@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 
 from soak.config.grafana import Grafana
+from soak.drive.deed import IN_FORCE, Deed
 from soak.export.annotations import Annotation, GrafanaAnnotations
 from soak.run.alarm_desk import AlarmDesk
 from soak.run.record import Record
@@ -37,6 +39,17 @@ def acknowledged(stored: StoredAlarm) -> Annotation:
     )
 
 
+def acted(deed: Deed) -> Annotation:
+    """An action of an experiment, when it begins and when it is over."""
+    at_s = deed.began_s if deed.ended_s is None else deed.ended_s
+    said = "begins" if deed.outcome == IN_FORCE else f"{deed.outcome}: {deed.detail[:_LONGEST]}".rstrip(": ")
+    return Annotation(
+        time.time() - (time.monotonic() - at_s),
+        f"action {deed.number}, {deed.name} on {deed.target}: {said}",
+        (TAG, "chaos", deed.name),
+    )
+
+
 @contextlib.asynccontextmanager
 async def annotated(config: Grafana, desk: AlarmDesk, record: Record) -> AsyncIterator[None]:
     """While inside, alarms and acknowledgements are marked in the Grafana that the config names, if any.
@@ -57,6 +70,7 @@ async def annotated(config: Grafana, desk: AlarmDesk, record: Record) -> AsyncIt
         url, token, dashboard=config.dashboard, say=say, count=record.metrics.count_annotation
     )
     desk.on_alarm = lambda stored: marks.put(raised(stored))
+    record.mark_deed = lambda deed: marks.put(acted(deed))
     desk.on_ack = lambda stored: marks.put(acknowledged(stored))
     try:
         yield

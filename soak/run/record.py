@@ -19,6 +19,7 @@ from soak.detect.settings import DetectSettings
 from soak.detect.verdict import Alarm, Verdict
 from soak.drive.beside_others import REQUIRED_BESIDE_OTHERS
 from soak.drive.coverage import Coverage
+from soak.drive.deed import IN_FORCE, Deed
 from soak.drive.observation import Observation
 from soak.export.course import Course
 from soak.export.metrics import RunMetrics
@@ -75,6 +76,8 @@ class Record:
         )
         self.journal: Journal | None = None  # told of everything before anybody judges it
         self.events: deque[str] = deque(maxlen=8)
+        self.beside: list[Callable[[Observation, bool], None]] = []  # told of load, and of what a gap took
+        self.mark_deed: Callable[[Deed], None] = lambda _deed: None
         self.file_alarm: Callable[[Alarm], str] = lambda _alarm: ""  # gives an alarm the id it is known under
 
     def journal_load(self, seen: Observation) -> None:
@@ -89,6 +92,8 @@ class Record:
         """
         self.tally.observe_load(seen, late=late, in_gap=in_gap)
         self.metrics.observe_load(seen, late=late, in_gap=in_gap)
+        for told in self.beside:
+            told(seen, in_gap)
         if in_gap:
             return
         self.coverage.observe_load(seen)
@@ -151,6 +156,15 @@ class Record:
         self.coverage.observe_probe(result)
         for alarm in self.detector.observe(result):
             self._alarm(alarm)
+
+    def observe_deed(self, deed: Deed) -> None:
+        """Something is done on purpose to the server or to the way to it; told when it begins and ends."""
+        if self.journal is not None:
+            self.journal.deed(deed)
+        self.metrics.observe_deed(deed)
+        words = "begins" if deed.outcome == IN_FORCE else f"{deed.outcome}: {deed.detail}".rstrip(": ")
+        self.say(f"action {deed.number}, {deed.name} on {deed.target}: {words}")
+        self.mark_deed(deed)
 
     def observe_control(self, made: Standalone) -> None:
         """A control made for calibration alone."""

@@ -31,7 +31,7 @@ from soak.run.journalling import journalled, public_config
 from soak.run.parts import Parts, wire
 from soak.run.resuming import earlier
 from soak.run.server_record import ServerRecord
-from soak.run.stretch import KILL_S, Stretch, WholeRun
+from soak.run.stretch import KILL_S, Beside, Stretch, WholeRun
 from soak.run.succession import refuse_turns, successor, told_together
 from soak.run.trail import PreflightTrail, Trail
 from soak.sglang.client import SGLangClient
@@ -55,12 +55,19 @@ class _Equipment:
 class SoakRun:
     """One run on one target; ``command`` is what somebody types to run the same plan again.
 
-    resume: go on with the run in ``out`` if there is one. Raises ConfigError for a config that names what
-    does not exist.
+    resume: go on with the run in ``out`` if there is one. beside: an experiment. Raises ConfigError for a
+    config that names what does not exist.
     """
 
     def __init__(
-        self, config: Config, out: Path, screen: Terminal, *, command: str = "", resume: bool = False
+        self,
+        config: Config,
+        out: Path,
+        screen: Terminal,
+        *,
+        command: str = "",
+        resume: bool = False,
+        beside: Beside | None = None,
     ) -> None:
         shapes = config.spec_shapes
         known = BESIDE_OTHERS if config.load.none else CONJUNCTIONS
@@ -77,7 +84,7 @@ class SoakRun:
                     "load.shapes leaves out; give it a weight, or do not require it"
                 )
         self._config, self._out, self._screen, self._command = config, out, screen, command
-        self._resume = resume
+        self._resume, self._beside = resume, beside
         self._metrics_port = 0  # where /metrics is served, once it is
 
     async def run(self, stop: asyncio.Event) -> dict[str, Any]:
@@ -127,7 +134,9 @@ class SoakRun:
             course = CourseFile(
                 self._out, identity.run_id, public_config(config), say, resume=before is not None
             )
-            whole = WholeRun(config, identity, self._screen, self._command, time.monotonic(), course)
+            whole = WholeRun(
+                config, identity, self._screen, self._command, time.monotonic(), course, self._beside
+            )
             equipment = _Equipment(client, session, trail, preflight, mended, token)
             left_on_server = -1
             try:

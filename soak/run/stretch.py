@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from soak import __version__
 from soak.config import Config
@@ -34,10 +34,17 @@ KILL_S = 1.0
 """A stop leaves nothing running on the server after this."""
 
 
+class Beside(Protocol):
+    """Works beside load and probes, on their parts; the run ends when it has ended."""
+
+    async def run(self, parts: Parts, target: Target) -> None:
+        """Until it is done. Cancelled, it puts in order what it did, and the run waits for that."""
+
+
 @dataclass(frozen=True, slots=True)
 class WholeRun:
     """What a run is, over all its servers. began_s: of ``time.monotonic()``; command: runs it again; course:
-    what is kept of it for a report."""
+    what is kept of it for a report; beside: an experiment, if there is one."""
 
     config: Config
     identity: Identity
@@ -45,6 +52,7 @@ class WholeRun:
     command: str
     began_s: float
     course: CourseFile
+    beside: Beside | None = None
 
 
 class Stretch:
@@ -77,13 +85,17 @@ class Stretch:
         lost = asyncio.create_task(parts.watch.until_lost())
         stopped = asyncio.create_task(stop.wait())
         fault = asyncio.create_task(parts.driver.until_fault())
-        everything: tuple[asyncio.Task[Any], ...] = (
+        everything: list[asyncio.Task[Any]] = [
             drive, tick, written, lag, keep, lost, stopped, fault, *probes,
-        )  # fmt: skip
+        ]  # fmt: skip
+        ends = [drive]
+        if self._whole.beside is not None:
+            ends.append(asyncio.create_task(self._whole.beside.run(parts, self._target)))
+            everything.append(ends[-1])
         try:
             await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
             self._winding_down = probing.winding_down = True
-            whole = drive.done() and not stopped.done()
+            whole = any(task.done() for task in ends) and not stopped.done()
             drive.cancel()
             for task in probes:
                 if not probing.inside(task):

@@ -226,6 +226,16 @@ class SGLangClient:
         """Ends a pause; success and the server's words."""
         return await self._done("POST", "/continue_generation", {}, _CONTROL_TIMEOUT_S)
 
+    async def reload(self, model_path: str, timeout_s: float) -> tuple[bool, str]:
+        """Loads the weights anew from a path of the server's, which empties the cache; success and words."""
+        body = {"model_path": model_path, "flush_cache": True}
+        return await self._done("POST", "/update_weights_from_disk", body, timeout_s)
+
+    async def healthy(self) -> bool:
+        """Whether /health says so; SGLang answers it by generating, so it takes a second."""
+        status, _, _ = await self._call("GET", "/health", timeout_s=30.0)
+        return status == 200
+
     async def get_json(self, path: str) -> tuple[int | None, object | None, str]:
         """GET ``path``: status (None without an answer), parsed body (None if not JSON), what was wrong."""
         status, body, detail = await self._call("GET", path)

@@ -101,6 +101,7 @@ class Server:
             ("POST", "/abort_request", self._abort),
             ("POST", "/pause_generation", self._pause),
             ("POST", "/continue_generation", self._continue),
+            ("POST", "/update_weights_from_disk", self._reload),
         ]
         if self.config.enable_metrics:
             routes.append(("GET", "/metrics", self._metrics))
@@ -312,6 +313,25 @@ class Server:
             await self._body(request)
         await self.engine.call(self.engine.scheduler.resume)
         return _json({"message": "Generation continued successfully.", "status": "ok"})
+
+    async def _reload(self, request: web.Request) -> web.Response:
+        """The weights are drawn, not read: the same path gives the same ones, and an empty cache.
+
+        As SGLang does, it waits for what is under way, unless the server is paused.
+        """
+        body = await self._body(request)
+        if not isinstance(body, dict) or not isinstance(body.get("model_path"), str):
+            raise validation_error("model_path: Field required")
+        if body["model_path"] != self.config.model_path:
+            words = f"Failed to get model weights from {body['model_path']}."
+            return _json({"success": False, "message": words, "num_paused_requests": 0}, 400)
+        scheduler = self.engine.scheduler
+        await self._until(lambda: scheduler.idle or scheduler.paused, math.inf)
+        if body.get("flush_cache", True) and not await self._until(scheduler.flush, 0):
+            raise Refused("Cache flush failed after updating weights", 500)
+        return _json(
+            {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
+        )
 
     # -- reports ---------------------------------------------------------------------------------------------
 

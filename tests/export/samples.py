@@ -10,6 +10,7 @@ import numpy as np
 
 from soak.detect.verdict import Alarm, DetectorReport, KindCalibration, Verdict
 from soak.drive.coverage_state import ConjunctionCoverage, CoverageState
+from soak.drive.deed import Deed
 from soak.drive.observation import Observation
 from soak.export.metrics import RunMetrics
 from soak.export.summary import LoadCount, RunFacts, build_summary
@@ -173,3 +174,5 @@ def every_metric(metrics: RunMetrics) -> None:
     metrics.set_budget_used("probe_share", 0.25)
     metrics.loop_lag(0.003)
     metrics.count_annotation("sent")
+    metrics.observe_deed(Deed(0, "flush", "server", 1.0))
+    metrics.observe_deed(Deed(0, "flush", "server", 1.0, 2.0, outcome="done"))
