@@ -34,7 +34,7 @@ from soak.sglang.wire import StreamDecoder, decode_generate, encode_generate, re
 _BODY_CAP = 64 << 20
 _THREAD_FROM = 512 * 1024  # bytes: parsing more than this on the event loop would stall every other request
 _STREAM_BODY_FROM = 1 << 20  # bytes sent from a file object, a part at a time
-_CONTROL_CONNECTIONS = 16
+_CONTROL_CONNECTIONS = 64
 _CONTROL_TIMEOUT_S = 15.0
 _AFTER_DONE_S = 0.25  # how long the end of the body may lag behind [DONE] before the connection is given up
 # uvicorn, under SGLang, closes an idle connection after 5 s: never use one that old.

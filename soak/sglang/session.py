@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from soak.sglang.client import SGLangClient
 from soak.sglang.exchange import Answer, GenerateRequest, TokenIds
 
-_ABORTS_AT_ONCE = 16
+_ABORTS_AT_ONCE = 64  # few would wait for the network: each abort is one short request
 _TELL_S = 1.0  # how long a lost request's answer waits for the server to be told
-_LONGEST_S = 10.0  # how long aborts go on past their time while the server still takes them
+_LONGEST_S = 60.0  # how long aborts go on past their time while the server still takes them
 
 
 def rid_of(session: str, serial: int) -> str:
@@ -132,7 +132,8 @@ class Session:
     async def abort_outstanding(self, within_s: float = 1.0) -> int:
         """Abort everything that may still run; returns how many aborts could not be delivered in time.
 
-        Thousands take longer than that: as long as the server takes them, up to some seconds.
+        Thousands take longer than that, since SGLang heeds whole rids alone, one a request: they go on for as
+        long as the server takes some every ``within_s``, up to a minute.
         """
         if self._outstanding:
             task = asyncio.create_task(self._abort(sorted(self._outstanding)))

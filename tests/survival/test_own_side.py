@@ -105,6 +105,28 @@ async def test_ten_thousand_rids_are_taken_back_several_at_a_time(monkeypatch: p
     assert most > 8, "one after the other, a slow server would hold the end up for ever"
 
 
+@pytest.mark.parametrize("many", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
+async def test_thousands_in_flight_are_taken_back_by_whole_names_over_http(many: int) -> None:
+    """What is other people's runs on: of a prefix SGLang would take more than what is ours."""
+    server = Server()
+    server.spoil = lambda wanted, n: server.never_ends
+    server.stuck = {"soak", "soak-run", "other", *(f"other-{n}" for n in range(100))}
+    others = set(server.stuck)
+    async with server.listening() as url, SGLangClient(url) as client:
+        session = Session(client, "run")
+        ours = tuple(session.rid() for _ in range(many))
+        session._remember(ours)
+        server.stuck.update(ours)
+        began, busy = time.perf_counter(), time.process_time()
+        assert await session.abort_outstanding() == 0
+        took, cpu = time.perf_counter() - began, time.process_time() - busy
+        print(
+            f"{many:,} rids over HTTP in {took:.1f} s, {1e3 * cpu / many:.2f} ms of CPU each, server included"
+        )
+    assert server.left == others
+    assert sorted(server.seen.aborted) == sorted(ours), "each once, by its whole name, and nothing else"
+
+
 async def test_aborts_of_lost_requests_hold_no_answer_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def abort(_: SGLangClient, rid: str) -> bool:
         await asyncio.sleep(3600)
