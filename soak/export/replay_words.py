@@ -10,6 +10,12 @@ from soak.incident.judge import Judged, Original, Reading
 from soak.incident.minimise import Minimised
 from soak.incident.replay import Repeat
 
+NOT_YET = (
+    "If this server still has the fault: one that needs requests to meet in one batch, or a slot to be used "
+    "again, comes back in some replays only. Try --repeat 30, the recorded distances (--speed 1), and no "
+    "--window."
+)
+
 
 def answer(judged: Sequence[Judged]) -> str:
     """The one line: reproduced k of n."""
@@ -33,6 +39,8 @@ def replay_words(original: Original, judged: Sequence[Judged], repeats: Sequence
         figures += f", resumed at {repeat.measured.boundary}"
         lines.append(f"  replay {number:<3} {one.reading.value}: {figures}; {one.words}")
         lines.append(f"             {_like(repeat)}")
+    if judged and all(j.reading is Reading.NOT_REPRODUCED for j in judged):
+        lines.append(NOT_YET)
     return "\n".join(printable(line) for line in lines)
 
 
