@@ -15,6 +15,7 @@ import click
 
 from soak import config as configs
 from soak.cli.given import overrides, settings, shard_pair
+from soak.cli.report import report_at_the_end
 from soak.cli.stoppable import explain, fail, run_stoppable
 from soak.export.closing import closing_words
 from soak.export.summary import as_json
@@ -59,6 +60,12 @@ def soak(
         _show(as_json(summary))
     elif not quiet:
         _show(f"{closing_words(summary)}\n\nsummary: {out / 'summary.json'}\n".encode())
+    if config.run.report:
+        told = report_at_the_end(out)
+        if as_json_lines and not quiet:
+            click.echo(told, err=True)
+        elif not quiet:
+            _show(f"{told}\n".encode())
     return int(summary["exit_code"]), summary
 
 

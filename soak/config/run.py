@@ -30,6 +30,9 @@ class Run(Section):
     state: Path | None = None
     """SQLite file in which evidence, calibration and alarms outlive the run. null: they end with it."""
 
+    report: bool = True
+    """Whether report.html is made in the run's folder at its end; it takes matplotlib (soak[report])."""
+
     @model_validator(mode="after")
     def _shard_exists(self) -> Run:
         if self.shard >= self.shards:
