@@ -24,16 +24,19 @@ from soak.incident.replay import Repeat, replay_once
 from soak.incident.salt import salt
 from soak.incident.trace import Trace
 from soak.run.connecting import Interrupted, client_for, refuse_if_busy, unless_stopped
+from soak.run.continuity import Continuity
 from soak.run.watch import ServerWatch
 from soak.sglang.allowance import Allowance
 from soak.sglang.fingerprint import Fingerprint
-from soak.sglang.preflight import Target, TargetUnusable, examine
+from soak.sglang.preflight import Target, TargetUnusable, examine, server_now
 from soak.sglang.session import Session
 
 T = TypeVar("T")
 
 _KILL_S = 1.0
 _POLL_S = 0.05
+_LOOK_S = 0.25
+_MOST_VOID = 3  # replays in a row during which the server went away
 
 
 class NotComparable(TargetUnusable):
@@ -135,7 +138,16 @@ class Replaying:
             session = Session(client, self._about.run_id or "replay")
             brake = Brake(StopLimits(config.stop.queue, config.stop.token_usage, config.stop.ttft))
             allowance = Allowance(config.budget.tokens_per_second)
-            self._watch = ServerWatch(client, brake, config.stop.lost_after)
+            continuity = Continuity(
+                lambda: server_now(client),
+                target.now,
+                brake,
+                on_restart=lambda: None,  # each replay writes its own prefixes
+                settle=lambda _seen, _lost: None,
+                say=self._say,
+                beside=target.beside,
+            )
+            self._watch = ServerWatch(client, brake, config.stop.lost_after, continuity)
 
             async def gate(tokens: int) -> None:
                 while brake.reason is not None or not allowance.take(tokens):
@@ -149,8 +161,22 @@ class Replaying:
                     session, trace, salt(number, ordinary), self._wanted.manner, gate, noise=noise
                 )
 
+            async def on_one_server(trace: Trace, noise: bool) -> Repeat:
+                for _ in range(_MOST_VOID):
+                    while not await continuity.same_since(continuity.epoch):  # noqa: ASYNC110 - it is asked
+                        await asyncio.sleep(_LOOK_S)  # whoever watches says so when it is lost, or another
+                    epoch = continuity.epoch
+                    repeat = await once(trace, noise)
+                    if await continuity.same_since(epoch):
+                        return repeat
+                    self._say("the server went away, or was started anew, meanwhile: that replay is void")
+                raise TargetUnusable(
+                    f"{target.url} went away, or was started anew, in each of {_MOST_VOID} replays: they "
+                    "say nothing. Look at its log: what the trace sends may be what ends it"
+                )
+
             try:
-                yield once
+                yield on_one_server
             finally:
                 left = await session.abort_outstanding(_KILL_S)
                 if left:
