@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test bench lint format slow real-sglang test-real test-runners test-stack test-compose test-found secrets sbom audit clean setup setup-dev
+.PHONY: help demo test bench lint format slow real-sglang test-real test-runners test-stack test-compose test-found docs tutorial coverage mutation package secrets sbom audit clean setup setup-dev
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -49,11 +49,28 @@ test-runners: setup-dev real-sglang ## check and mend SGLang's published wheels 
 	$(BIN)/python -m pytest -m wheels tests/runners tests/deploy $(ARGS)
 
 test-stack: setup-dev ## soak the simulator under a real Prometheus and Alertmanager (fetches them)
-	$(BIN)/python -m pytest -m stack tests/stack $(ARGS)
+	$(BIN)/python -m pytest -m stack tests/stack tests/report $(ARGS)
 
 test-compose: setup-dev ## bring up the shipped compose file in a container engine of its own (root, Debian)
 	@SETUP_PYTHON='$(BIN)/python' tests/compose/kit/setup.sh || { [ $$? = 3 ] && exit 0 || exit 1; } && \
 	  $(BIN)/python -m pytest -m compose tests/compose $(ARGS)
+
+docs: setup-dev ## the documentation as a site, in build/site; a broken link stops it
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo "built: build/site/index.html"
+
+tutorial: setup-dev ## the commands of docs/tutorial.md, word for word, and what it says they print
+	$(BIN)/python -m pytest -m tutorial tests/docs $(ARGS)
+
+package: setup-dev ## wheel and sdist built, looked into, installed in a bare environment and run
+	$(BIN)/python -m pytest -m package tests/packaging $(ARGS)
+
+coverage: setup-dev ## the tests once more under coverage: which lines of soak/ they run
+	@rm -f build/.coverage* && COVERAGE_CORE=$$($(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")') \
+	  $(BIN)/python -m coverage run -m pytest $(ARGS)
+	@$(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage report --skip-covered --fail-under=90
+
+mutation: setup-dev ## a sample of small faults in detect/ and oracle/, which the tests must notice (half an hour)
+	$(BIN)/python -m tests.mutation $(ARGS)
 
 secrets: ## the files that docker-compose.yml wants, those that are missing
 	@deploy/make-secrets.sh
