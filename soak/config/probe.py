@@ -26,6 +26,8 @@ class Probe(Section):
     """Share that a control is made beside, in the same question. Calibration makes more by itself."""
     repeat_share: Share = 0.25
     """Share that repeats its cold pass, to know how far cold passes are from each other."""
+    invariance_share: Share = 0.0
+    """Share that asks whether two ways to the same answer agree, at three full cold passes each."""
     continuation: Annotated[int, Field(ge=16, le=1024)] = 24
     """Tokens that a cold pass generates for the amnesia score."""
     kept_context: Annotated[int, Field(ge=1, le=65536)] = 64

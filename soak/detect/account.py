@@ -61,7 +61,12 @@ def _unjudged(kind: str, book: KindBook) -> Iterator[str]:
         have += f", none of {book.refused} tried could be made: {book.refusal}"
     elif not calibration.controls:
         have += ", none was tried so far"
-    if not ResumeKind(kind).controllable:
+    if ResumeKind(kind).invariance:
+        yield (
+            f"{kind}: an invariance pair, calibrating ({have}); so far only ceilings, declared bound and "
+            f"hard channels judged its {book.probes} valid probes. No verdict waits for it"
+        )
+    elif not ResumeKind(kind).controllable:
         yield (
             f"{kind}: no control can copy such a resume; only ceilings, declared bound and hard channels "
             f"judged its {book.probes} valid probes"

@@ -6,6 +6,7 @@ its control and its repeated cold pass teach anything.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from soak.detect.account import kind_calibration, kind_ready, reasons
@@ -21,7 +22,7 @@ from soak.detect.settings import HANDFUL, DetectSettings
 from soak.detect.statement import KindGuarantee, guarantee
 from soak.detect.verdict import Alarm, DetectorReport, Verdict
 from soak.oracle.divergence import Divergence
-from soak.oracle.probe import ProbeResult, ResumeKind
+from soak.oracle.probe import PAIR_WORDS, ProbeResult, ResumeKind
 
 STATE_VERSION = 1
 
@@ -122,6 +123,7 @@ class Detector:
             self._hard_alarm(result)
         elif result.valid:
             self._observe_valid(result)
+        self._alarms[before:] = [_with_the_pair(result, alarm) for alarm in self._alarms[before:]]
         return tuple(self._alarms[before:])
 
     def add_control(self, kind: ResumeKind | str, control: Divergence, under_load: bool) -> tuple[Alarm, ...]:
@@ -305,7 +307,7 @@ class Detector:
         return [
             kind
             for kind, book in self._books.items()
-            if book.probes >= HANDFUL and ResumeKind(kind).controllable and not self._ready(kind)
+            if book.probes >= HANDFUL and _waited_for(ResumeKind(kind)) and not self._ready(kind)
         ]
 
     def acknowledge(self, alarm: Alarm) -> None:
@@ -371,6 +373,20 @@ class Detector:
             for verdict, channel, stream, evidence, probes in state["alarms"]
         ]
         self._latched = dict(state["latched"])
+
+
+def _with_the_pair(result: ProbeResult, alarm: Alarm) -> Alarm:
+    """An alarm about an invariance pair says which two ways to the same answer disagreed."""
+    kind = ResumeKind(alarm.stream.rpartition("/")[2])
+    if not kind.invariance:
+        return alarm
+    here = f" (here {result.ways})" if alarm.stream == result.stream and result.ways else ""
+    return replace(alarm, evidence=f"{PAIR_WORDS[kind]}{here}: {alarm.evidence}")
+
+
+def _waited_for(kind: ResumeKind) -> bool:
+    """Whether a run is not CLEAN before this kind is calibrated: invariance pairs are too few for that."""
+    return kind.controllable and not kind.invariance
 
 
 def _latch_key(channel: str, verdict: Verdict, stream: str) -> str:

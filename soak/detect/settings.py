@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from soak.oracle.probe import ResumeKind
+from soak.oracle.probe import RESUMES
 
 CONFIDENCE_ERROR = 0.01
 """Error of everything that is learned from controls, taken together: the calibration is right with 99%."""
 
-KINDS = len(ResumeKind)
-"""Strata among which the error is shared; a kind that never occurs leaves its share unused."""
+KINDS = len(RESUMES)
+"""Strata among which the error is shared; a kind that never occurs leaves its share unused. The invariance
+pairs are as many and have an error of the same size to themselves.
+"""
 
 ABSOLUTE_ERROR = CONFIDENCE_ERROR * 0.8 / KINDS
 MAGNITUDE_ERROR = CONFIDENCE_ERROR * 0.1 / KINDS

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from soak.detect.calibration import Bounds
 from soak.detect.settings import CONFIDENCE_ERROR, DetectSettings
 from soak.detect.sight import SOON, share_seen, share_seen_soon
+from soak.oracle.probe import ResumeKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,11 @@ def guarantee(settings: DetectSettings, kinds: Sequence[KindGuarantee]) -> str:
             f"hold together with {1 - CONFIDENCE_ERROR:.0%} confidence, if healthy probes of every "
             "shape are no noisier than the controls of their kind, all shapes taken together."
         )
+        if any(ResumeKind(kind).invariance for kind, _ in tolerance):
+            parts.append(
+                "The bounds of invariance pairs hold together with as much confidence of their own, if the "
+                "same ids scored twice by the second way differ as much as by the first and the second."
+            )
         if settings.run_length_words:
             parts.append(settings.run_length_words)
         parts.append(_sight(tolerance, math.log(settings.run_length)))

@@ -21,7 +21,7 @@ from soak.incident.history import History
 from soak.incident.incident import Incident
 from soak.incident.trace import Case, Origin, Trace
 from soak.oracle.divergence import diverge
-from soak.oracle.probe import ProbeOutcome
+from soak.oracle.probe import PAIR_WORDS, ProbeOutcome
 
 _MOST_LISTED = 6
 _MOST_CANDIDATES = 5
@@ -89,6 +89,12 @@ def _asked(told: Told) -> list[str]:
     else:
         lines += wrapped("  ", f"Probe {case.number} asked again for a prefix that {_writer(told)}.")
     scored = max(0, len(case.ids) - case.start - 1)
+    if case.kind.invariance:
+        return lines[:1] + wrapped(
+            "  ",
+            f"Probe {case.number} asked {PAIR_WORDS[case.kind]}: {len(case.ids):,} tokens, the last "
+            f"{scored:,} of them scored.",
+        )
     tail = "a continuation from a cold pass" if case.answer_len else "random tokens"
     lines += wrapped(
         "  ",

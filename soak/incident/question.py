@@ -17,8 +17,9 @@ from soak.incident.player import Player
 from soak.incident.trace import Case
 from soak.oracle.controls import make_control
 from soak.oracle.divergence import Divergence, diverge
+from soak.oracle.invariance import in_steps
 from soak.oracle.passes import Array, Passes, PassFailedError, Question
-from soak.oracle.probe import ProbeOutcome, ResumeKind
+from soak.oracle.probe import PAIR_WORDS, ProbeOutcome, ResumeKind
 from soak.oracle.victims import Victim
 from soak.plan.item import WrittenBy
 from soak.sglang.exchange import Answer, Outcome, TokenIds
@@ -59,7 +60,7 @@ class Asking:
 
     async def plant(self) -> None:
         """Write the prefix of a case whose victim is not in the trace, by prefill."""
-        if self._case.victim is None and self._askable:
+        if self._case.victim is None and self._askable and not self._case.kind.invariance:
             await self._guarded(self._write_prefix())
 
     async def _write_prefix(self) -> None:
@@ -96,6 +97,9 @@ class Asking:
     async def _first_pair(self) -> None:
         passes = self._passes()
         self.asked_at_us = self.player.now_us()
+        if self._case.kind.invariance:
+            await self._two_ways(passes)
+            return
         whole = await self._ids(passes)
         await self.player.gate(2 * len(whole))
         boundary, _ = await passes.locate(whole, self._namespace)
@@ -122,6 +126,24 @@ class Asking:
         self.cold = await passes.cold(question)
         self.question, self.warm = question, warm
         self._pairs.append(diverge(warm, self.cold))
+
+    async def _two_ways(self, passes: Passes) -> None:
+        """An invariance pair: nothing that load wrote has a part in it. Raises PassFailedError."""
+        case = self._case
+        steps = [end for end in case.steps if end <= case.start]
+        if not steps:
+            raise PassFailedError(
+                ProbeOutcome.REQUEST_FAILED,
+                f"{PAIR_WORDS[case.kind]}: which others shared the request, or what was evicted when, is not "
+                "in the trace, so this pair cannot be asked again; the run's seed plays it (`soak replay "
+                "--seed`)",
+            )
+        question = Question(self.player.salt(case.ids), case.start)
+        await self.player.gate(2 * len(question.ids))
+        self.cold = await passes.cold(question)
+        self.question = question
+        self.warm = await in_steps("warm", passes, question, steps)
+        self._pairs.append(diverge(self.warm, self.cold))
 
     async def _score_warm(self, passes: Passes, question: Question) -> Array:
         scored = await passes.score("warm", question.ids, question.start, self._namespace)
@@ -163,6 +185,8 @@ class Asking:
         await self.player.gate(3 * len(question.ids))
         again = await passes.cold(question)
         self._colds.append(diverge(again, cold))
+        if self._case.kind.invariance:
+            return  # the cold passes say how noisy it is
         kind, victim = self._written_as(question)
         if not kind.controllable:
             self._notes.append(f"a resume of kind {kind.value} cannot be brought about at will: no control")
@@ -182,7 +206,10 @@ class Asking:
             return
         passes = self._passes()
         await self.player.gate(2 * len(self.question.ids))
-        warm = await self._score_warm(passes, self.question)
+        if self._case.kind.invariance:
+            warm = await in_steps("warm", passes, self.question, self._case.steps)
+        else:
+            warm = await self._score_warm(passes, self.question)
         cold = await passes.cold(self.question)
         self._colds.append(diverge(cold, self.cold))
         second = diverge(warm, cold)

@@ -229,7 +229,7 @@ def _asked(
         if asked.what not in ("warm", "locate"):
             namespace = ""
     kind = ResumeKind(probe.facts["kind"])
-    victim = _place_of_victim(probe, ids, place)
+    victim = None if kind.invariance else _place_of_victim(probe, ids, place)
     arrays, scored = probe.arrays, len(question) - start - 1
     warm = arrays.get("warm", arrays.get("served", np.empty(0)))
     outcome = ProbeOutcome(probe.outcome)
@@ -255,7 +255,15 @@ def _asked(
         outcome=outcome,
         detail=probe.facts.get("detail", ""),
         cold_again=arrays.get("confirming cold", arrays.get("cold repeat")),
+        steps=_steps(passes, by_name.get("warm")),
     )
+
+
+def _steps(passes: list[PromptRow], warm: PromptRow | None) -> tuple[int, ...]:
+    """Where the steps ended that wrote the ids before an invariance probe's other way was scored."""
+    if warm is None:
+        return ()
+    return tuple(row.length for row in passes if row.what == "step" and row.namespace == warm.namespace)
 
 
 def _place_of_victim(probe: ProbeRow, ids: SentIds, place: dict[int, int]) -> int | None:

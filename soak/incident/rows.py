@@ -23,6 +23,7 @@ MOST_INT = (1 << 62) - 1
 _MOST_TEXT = 500
 _LONGEST = 4 << 20  # tokens of one prompt
 _HIGHEST_ID = 1 << 24
+_MOST_STEPS = 4096
 
 E = TypeVar("E", bound=enum.StrEnum)
 
@@ -194,6 +195,7 @@ def _case(row: dict[str, Any], arrays: Mapping[str, npt.NDArray[np.generic]], pr
         outcome=outcome,
         detail=take.text("detail", default="", most=4 * _MOST_TEXT),
         cold_again=logprobs.get("cold_again"),
+        steps=take.wholes("steps", len(ids)),
     )
     take.nothing_else([f.name for f in _CASE])
     return made
@@ -225,6 +227,14 @@ class _Row:
     def whole_or_none(self, name: str, low: int = 0, high: int = MOST_INT) -> int | None:
         """The same, or nothing."""
         return None if self._row.get(name) is None else self.whole(name, low, high)
+
+    def wholes(self, name: str, high: int) -> tuple[int, ...]:
+        """Whole numbers in [0, high]; none if it is not there."""
+        values = self._get(name, [])
+        fits = isinstance(values, list | tuple) and len(values) <= _MOST_STEPS
+        if not fits or any(type(value) is not int or not 0 <= value <= high for value in values):
+            raise RowError(f"{self._path}.{name}: {_shown(values)}; whole numbers in 0 to {high} are wanted")
+        return tuple(values)
 
     def flag(self, name: str) -> bool:
         """True or false; false if it is not there."""

@@ -24,7 +24,7 @@ from soak.incident.judge import (
 )
 from soak.incident.order import Order, order_of
 from soak.incident.trace import Trace
-from soak.oracle.probe import ProbeOutcome
+from soak.oracle.probe import PAIR_WORDS, ProbeOutcome
 
 MOST_TOKENS = 200_000
 _WIDTH = 100
@@ -239,6 +239,11 @@ def _literal(value: Any) -> str:
 
 def write_script(path: Path, trace: Trace, about: About) -> None:
     """Write the script. Raises ScriptError, also where the file is there already."""
+    if trace.case.kind.invariance:
+        raise ScriptError(
+            f"--emit: {PAIR_WORDS[trace.case.kind]}: a script asks warm against cold, and both can be wrong "
+            "here; replay the bundle instead"
+        )
     text = script(path.name, trace, about)
     try:
         with path.open("x", encoding="utf-8") as file:

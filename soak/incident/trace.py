@@ -77,6 +77,7 @@ class Case:
     answer_len: tokens of a cold continuation at the end of ids. at_us: when its first pass was sent, 0 if
     that is not known. outcome: VALID for an answer that differed; for a hard alarm what it was, in words in
     detail, and warm and cold may then be empty. cold_again: a repeated cold pass, None where there was none.
+    steps: of an invariance probe that wrote the ids in steps, where each ended.
     """
 
     number: int
@@ -95,6 +96,7 @@ class Case:
     outcome: ProbeOutcome = ProbeOutcome.VALID
     detail: str = ""
     cold_again: Logprobs | None = None
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class ProbeBudget:
     def record(self, result: ProbeResult) -> None:
         """Account for one probe."""
         self.spend(result.tokens_spent)
-        if result.outcome in (ProbeOutcome.VALID, ProbeOutcome.EVICTED):
+        if result.outcome in (ProbeOutcome.VALID, ProbeOutcome.EVICTED) and not result.kind.invariance:
             self._evicted.append(result.outcome is ProbeOutcome.EVICTED)
         if len(self._evicted) == _LOOKED_AT and self._pool_share is not None:
             over = sum(self._evicted) / _LOOKED_AT > _EVICTED_SHARE

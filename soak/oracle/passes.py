@@ -121,9 +121,16 @@ class Passes:
             top_logprobs_num=top_k,
             extra_key=namespace,
         )
-        self._on_pass(Pass(what, ids, max_new_tokens, temperature, start, namespace, answer))
-        self.tokens_prefilled += max(0, answer.prompt_tokens - answer.cached_tokens)
-        self.tokens_decoded += answer.completion_tokens
+        self._seen(Pass(what, ids, max_new_tokens, temperature, start, namespace, answer))
+        return self._good(what, answer)
+
+    def _seen(self, sent: Pass) -> None:
+        self._on_pass(sent)
+        self.tokens_prefilled += max(0, sent.answer.prompt_tokens - sent.answer.cached_tokens)
+        self.tokens_decoded += sent.answer.completion_tokens
+
+    @staticmethod
+    def _good(what: str, answer: Answer) -> Answer:
         if answer.ok:
             return answer
         if answer.outcome is Outcome.INVALID_LOGPROBS:
@@ -154,6 +161,33 @@ class Passes:
             host=answer.cached_details.get("host", 0),
             answer=answer,
         )
+
+    async def score_beside(
+        self,
+        what: str,
+        ids: TokenIds,
+        start: int,
+        namespace: str,
+        *,
+        others: tuple[TokenIds, ...],
+        place: int,
+    ) -> Scored:
+        """The same in one request with others, as the prompt of that place. Others are longer than start."""
+        prompts = [*others[:place], ids, *others[place:]]
+        answers = await self._session.generate(
+            prompts,
+            timeout_s=self._timeout_s,
+            max_new_tokens=0,
+            temperature=0.0,
+            return_logprob=True,
+            logprob_start_len=start,
+            extra_key=namespace,
+        )
+        for number, (sent, answer) in enumerate(zip(prompts, answers, strict=True)):
+            name = what if number == place else "companion"
+            self._seen(Pass(name, sent, 0, 0.0, start, namespace, answer))
+        answer = self._good(what, answers[place])
+        return Scored(answer.input_logprobs[1:], answer.cached_tokens, 0, answer)
 
     async def generate(
         self, what: str, ids: TokenIds, tokens: int, temperature: float, namespace: str | None

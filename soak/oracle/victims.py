@@ -130,6 +130,17 @@ class Victims:
         written = self._recipes.get(written_by)
         return Draw(self._seed, "recipe", number).choice(written) if written else None
 
+    def long_one(self, number: int) -> Victim | None:
+        """One of all that are held or remembered, cached or not: of two drawn ones the longer; None without.
+
+        It is left where it is: what is asked about it needs its ids alone.
+        """
+        every = [*self._held, *(victim for kept in self._recipes.values() for victim in kept)]
+        if not every:
+            return None
+        draw = Draw(self._seed, "invariance-ids", number)
+        return max(draw.choice(every), draw.choice(every), key=lambda victim: len(victim.ids))
+
     def forget(self, victim: Victim) -> None:
         """It is no longer cached."""
         for place, held in enumerate(self._held):

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from soak.config import Config, ConfigError
 from soak.export.learnt import Learnt, progress_line
 from soak.export.terminal import Terminal
-from soak.oracle.probe import ProbeResult, ResumeKind
+from soak.oracle.probe import RESUMES, ProbeResult, ResumeKind
 from soak.oracle.prober import Standalone
 from soak.plan.item import WrittenBy
 from soak.plan.plan import Plan
@@ -217,7 +217,7 @@ class CalibrationRun:
             kind.value: "none of load.shapes leaves such a prefix behind"
             if kind.controllable
             else "no control can copy such a resume; evidence never judges it"
-            for kind in ResumeKind
+            for kind in RESUMES
             if kind not in self._kinds and parts.record.detector.wants_control(kind)
         }
 

@@ -14,6 +14,7 @@ from soak.drive.driver import DriveLimits, Driver
 from soak.drive.observation import Observation
 from soak.incident.journal import Journal
 from soak.oracle.budget import ProbeBudget
+from soak.oracle.invariance import COMPANIONS, Invariance
 from soak.oracle.prober import PassSeen, Prober, ProbeSettings
 from soak.plan.plan import Plan
 from soak.run.alarm_desk import AlarmDesk
@@ -44,6 +45,9 @@ class Parts:
     desk: AlarmDesk
     driver: Driver
     prober: Prober
+    invariance: Invariance
+    invariance_per_mille: int
+    seed: int
     budget: ProbeBudget
     continuity: Continuity
     lateness: Lateness
@@ -100,11 +104,15 @@ def wire(
     def settle(seen: Observation, in_gap: bool) -> None:
         record.observe_load(seen, late=lateness.spoiled(seen), in_gap=in_gap)
 
+    def forget_server() -> None:
+        record.victims.clear()
+        invariance.forget()
+
     continuity = Continuity(
         lambda: server_now(client),
         target.now,
         brake,
-        on_restart=record.victims.clear,
+        on_restart=forget_server,
         settle=settle,
         say=record.say,
         beside=target.beside,
@@ -117,8 +125,11 @@ def wire(
         record.journal_load(seen)
         continuity.observe(seen)
 
-    # probes send one request at a time each: their places are kept out of what load may fill
-    in_flight = max(1, (config.budget.in_flight or IN_FLIGHT) - probe.concurrency)
+    # probes send one request at a time each, of one prompt but for an invariance probe's batch: their places
+    # are kept out of what load may fill
+    most = config.budget.in_flight or IN_FLIGHT
+    companions = min(COMPANIONS, max(0, most // (4 * probe.concurrency) - 1)) if probe.invariance_share else 0
+    in_flight = max(1, most - probe.concurrency * (1 + companions))
     allowance = Allowance(config.budget.tokens_per_second)
     plan = Plan(identity.seed, spec, identity.nonce)
     driver = Driver(
@@ -131,22 +142,34 @@ def wire(
         tenants=config.load.tenant_keys,
         on_begin=(lambda _index: None) if trail is None else trail.begun,
     )
+    settings = ProbeSettings(
+        tail=probe.tail,
+        max_scored=probe.max_scored,
+        continuation=probe.continuation,
+        kept_context=probe.kept_context,
+        amnesia_per_mille=round(probe.amnesia_share * 1000),
+        control_per_mille=round(probe.control_share * 1000),
+        repeat_per_mille=round(probe.repeat_share * 1000),
+        top_k=probe.top_k,
+        timeout_s=probe.timeout,
+    )
+    invariance = Invariance(
+        session,
+        record.victims,
+        record.detector,
+        spec.geometry,
+        settings,
+        seed=identity.seed,
+        nonce=identity.nonce,
+        companions=companions,
+        on_pass=observe_pass,
+    )
     prober = Prober(
         session,
         record.victims,
         record.detector,
         spec.geometry,
-        ProbeSettings(
-            tail=probe.tail,
-            max_scored=probe.max_scored,
-            continuation=probe.continuation,
-            kept_context=probe.kept_context,
-            amnesia_per_mille=round(probe.amnesia_share * 1000),
-            control_per_mille=round(probe.control_share * 1000),
-            repeat_per_mille=round(probe.repeat_share * 1000),
-            top_k=probe.top_k,
-            timeout_s=probe.timeout,
-        ),
+        settings,
         seed=identity.seed,
         nonce=identity.nonce,
         on_pass=observe_pass,
@@ -159,4 +182,18 @@ def wire(
         load_tokens=lambda: driver.tokens_prefilled,
         allowance=allowance,
     )
-    return Parts(session, brake, watch, record, desk, driver, prober, budget, continuity, lateness)
+    return Parts(
+        session=session,
+        brake=brake,
+        watch=watch,
+        record=record,
+        desk=desk,
+        driver=driver,
+        prober=prober,
+        invariance=invariance,
+        invariance_per_mille=round(probe.invariance_share * 1000),
+        seed=identity.seed,
+        budget=budget,
+        continuity=continuity,
+        lateness=lateness,
+    )

@@ -13,6 +13,7 @@ from typing import Any
 from soak.oracle.divergence import Divergence
 from soak.oracle.probe import ProbeOutcome, ProbeResult
 from soak.oracle.prober import Standalone
+from soak.plan.words import Draw
 from soak.run.continuity import Continuity
 from soak.run.parts import Parts
 
@@ -56,13 +57,20 @@ class Probing:
         record = self._parts.record
         return bool(len(record.victims)) and record.lacking_controls() is not None
 
+    def _invariance(self, number: int) -> bool:
+        """Whether this number asks for two ways to the same answer."""
+        share = self._parts.invariance_per_mille
+        return bool(share) and Draw(self._parts.seed, "invariance-or-probe", number).chance(share)
+
     async def _probe_or_control(self, number: int) -> None:
         """While a kind is not calibrated, two numbers of three go into controls of it."""
         parts = self._parts
         epoch = parts.continuity.epoch
         lacking = parts.record.lacking_controls() if number % 3 or not parts.record.victims.ready else None
-        if lacking is None:
-            result: ProbeResult | Standalone | None = await parts.prober.probe(number)
+        if self._invariance(number):
+            result: ProbeResult | Standalone | None = await parts.invariance.probe(number)
+        elif lacking is None:
+            result = await parts.prober.probe(number)
         else:
             result = await parts.prober.control(number, lacking)
         if isinstance(result, Standalone):

@@ -355,6 +355,22 @@ FAULTS: tuple[KnownFault, ...] = (
         flags=("lfm2",),
     ),
     KnownFault(
+        name="chunk-boundary-slip",
+        title="the second chunk of a long prompt is computed from ids that are one place late",
+        report="",
+        cause=(
+            "Ids of the chunks that follow the first are staged in a buffer, and the second chunk is read from "
+            "it one place late. Every prompt of two whole chunks or more that is prefilled in one request gets "
+            "the same wrong past, cold passes among them, and leaves it in the cache: warm and cold agree. "
+            "Only the same ids written in shorter steps, or with chunks that begin elsewhere, differ."
+        ),
+        conditions=(
+            Condition("chunked_prefill", "prompts are prefilled in chunks"),
+            Condition("two_chunks", "a prompt is two whole chunks long, or longer"),
+            Condition("fresh_request", "the request resumes from nothing"),
+        ),
+    ),
+    KnownFault(
         name="identity-swap",
         title="two requests that end in one step get each other's output",
         report="",

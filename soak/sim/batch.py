@@ -86,7 +86,7 @@ def build_extend(config: SimConfig, chunks: list[Chunk], table: RequestTable) ->
     noise = [DECODE_NOISE if c.decode else RESUME_NOISE if c.request.resumed else 0.0 for c in chunks]
     return ExtendInputs(
         live=rows,
-        input_ids=np.concatenate([c.ids for c in chunks]),
+        input_ids=np.concatenate([_input_ids(config, c) for c in chunks]),
         positions=np.concatenate([np.arange(c.start, c.end) for c in chunks]),
         out_slots=np.concatenate([table.slots[c.request.row, c.start : c.end] for c in chunks]),
         noise=np.repeat(noise, lens),
@@ -107,6 +107,20 @@ def build_extend(config: SimConfig, chunks: list[Chunk], table: RequestTable) ->
         track_states=_track_states(config, extend_start, _ints([t[2] for t in tracks])),
         lora=_ints([r.lora for r in requests]),
     )
+
+
+def _input_ids(config: SimConfig, chunk: Chunk) -> I64:
+    """The tokens of a chunk, as the model is given them."""
+    request, size = chunk.request, config.chunked_prefill_size
+    whole = size != -1 and not request.cached and len(request.prompt) >= 2 * size
+    if "chunk-boundary-slip" not in config.faults or not whole or chunk.drafted is not None or chunk.decode:
+        return chunk.ids
+    # The second chunk's ids are staged one place late: each of its tokens is the one before it. Whoever
+    # prefills so many tokens in one request gets that, and leaves it in the cache.
+    late = np.arange(chunk.start, chunk.end)
+    late -= (late >= size) & (late < 2 * size)
+    slipped: I64 = request.ids[late]
+    return slipped
 
 
 def _track(config: SimConfig, chunk: Chunk) -> tuple[bool, int, int]:

@@ -51,4 +51,8 @@ def test_the_same_traffic_spoils_nothing_on_a_server_without_the_fault(name: str
 
 
 def test_the_reasons_why_a_fault_is_unseen_are_rare_exceptions() -> None:
-    assert {s.name for s in SCENES if s.unseen} == {"identity-swap", "slot-reuse-initial-state"}
+    assert {s.name for s in SCENES if s.unseen} == {
+        "identity-swap",
+        "slot-reuse-initial-state",
+        "chunk-boundary-slip",
+    }

@@ -71,6 +71,10 @@ NOT_FOUND: Mapping[str, str] = {
     "tenant-key-collision": (
         "soak sends no request with an adapter, so that there is nothing to collide with unless users do"
     ),
+    "chunk-boundary-slip": (
+        "compressed in time, no prompt is two chunks of 256 tokens long; warm and cold agree on it, and it "
+        "takes invariance probes of longer prompts (`tests/run/test_invariance.py`: within 10 of them)"
+    ),
     "identity-swap": (
         "both outputs are fluent and both caches right: only a canary can tell, and canar"
         "ies are not built yet"

@@ -229,6 +229,20 @@ def slot_reuse_initial_state(sim: Direct, missing: str) -> float:
     return worst(scores(asked) - truth[start:])
 
 
+def chunk_boundary_slip(sim: Direct, missing: str) -> float:
+    """The same ids in one request and in steps of 100 tokens."""
+    ids = prompt(400 if missing == "two_chunks" else 700)
+    if missing == "fresh_request":
+        sim.ask(ids[:100], key="whole")
+    for end in range(100, len(ids) - 24, 100):
+        sim.ask(ids[:end], key="steps")
+    start = len(ids) - 24
+    whole, steps = (sim.ask(ids, score_from=start, key=key) for key in ("whole", "steps"))
+    assert steps.cached
+    assert bool(whole.cached) == (missing == "fresh_request")
+    return worst(scores(whole) - scores(steps))
+
+
 ABLATIONS: dict[str, Ablation] = {
     "stale-track-rows": Ablation(
         stale_track_rows,
@@ -309,5 +323,8 @@ ABLATIONS: dict[str, Ablation] = {
     "short-tail-chunk": Ablation(short_tail_chunk, bound=0.05, without={"hybrid": {"model": "attention"}}),
     "slot-reuse-initial-state": Ablation(
         slot_reuse_initial_state, bound=0.05, without={"hybrid": {"model": "attention"}}
+    ),
+    "chunk-boundary-slip": Ablation(
+        chunk_boundary_slip, bound=0.1, without={"chunked_prefill": {"chunked_prefill_size": -1}}
     ),
 }

@@ -108,6 +108,13 @@ SCENES: tuple[Scene, ...] = (
         p0_max=LOOSE,
         unseen="cold passes are spoiled as well; its controls alone are SUSPECT",
     ),
+    _of(
+        "chunk-boundary-slip",
+        acts.prefilled,
+        p0_max=LOOSE,
+        settings=MappingProxyType({"chunked_prefill_size": 40}),
+        unseen="cold passes are spoiled alike; only invariance probes see it, and the bench makes none",
+    ),
     _of("identity-swap", acts.prefilled, p0_max=LOOSE, unseen="both caches are right; only a canary sees it"),
     _of("state-not-restored", acts.prefilled, p0_max=LOOSE),
     _of("middle-truncated", acts.prefilled, p0_max=LOOSE),
