@@ -1,8 +1,8 @@
 """What is in force, on the disk before it is: so that whoever comes later can undo what a dead process left.
 
 One file per experiment, one JSON line per change, each synced before the call returns. A torn last line
-is of something that had not begun, or of an end that nobody knows of, which is then undone once more. It holds
-no key: where keys are is named. The process that owns a file holds its lock; who gets it finds nobody there.
+is of something that had not begun, or of an end that nobody knows of, which is then undone once more. It
+holds no key: where keys are is named. The process that owns a file holds its lock; who gets it finds nobody.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What load met, apart by whether an action was in force: the figures a steady state is held against.
 
-Counts answers as they end; a request that ran into an action counts to the time of the action. No clock of its
-own, no I/O.
+Counts answers as they end; a request that ran into an action counts to the time of the action. No clock of
+its own, no I/O.
 """
 
 from __future__ import annotations

@@ -123,6 +123,8 @@ class Proxy:
             await self._connected(number, reader, writer)
         except OSError:
             writer.transport.abort()  # the server is not there: the client sees its connection end
+        except asyncio.CancelledError:
+            writer.transport.abort()  # the proxy ends, and asyncio would call this task's end an error
         finally:
             self._tasks.discard(task)
 

@@ -1,7 +1,7 @@
 """When each action happens: a pure function of seed and experiment. No clock, no server, no I/O.
 
-Whole microseconds from the start of the load. What an action draws depends on the seed, on its place in the
-file and on which time of it this is, so that a change to one action leaves the others where they are.
+Whole microseconds from when the witnesses are planted. What an action draws depends on the seed, on its
+place in the file and on which time of it this is, so that a change to one action leaves the others alone.
 """
 
 from __future__ import annotations

@@ -184,8 +184,11 @@ class Experiment(Section):
             raise ConfigError("\n".join(f"soak.{line}" for line in str(error).splitlines())) from None
 
 
-def load(path: Path, over: dict[str, Any] | None = None) -> Experiment:
-    """Read an experiment and lay the command line's values over it. Raises ConfigError."""
+def load(path: Path, over: dict[str, Any] | None = None, url: str | None = None) -> Experiment:
+    """Read an experiment and lay the command line's values over it. Raises ConfigError.
+
+    url: of the target that is soaked, where it is not the file's.
+    """
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -194,8 +197,12 @@ def load(path: Path, over: dict[str, Any] | None = None) -> Experiment:
         raise ConfigError(f"{path}: not YAML: {getattr(error, 'problem', error)}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: a mapping with experiment, targets and actions is wanted")
+    values = _laid_over(values, over or {})
+    if url is not None:
+        soaked = str(values.get("soaked", Experiment.model_fields["soaked"].default))
+        values = _laid_over(values, {"targets": {soaked: {"url": url}}})
     try:
-        return Experiment.model_validate(_laid_over(values, over or {}))
+        return Experiment.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(f"{path}: {_line(e)}" for e in error.errors(include_url=False))) from None
 
@@ -213,6 +220,8 @@ def _line(error: Any) -> str:
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         return f"{path}: no such key"
+    if error["type"] == "union_tag_invalid":
+        return f"{path}.do: there is no action {error['ctx']['tag']!r}; there are {', '.join(deed.NAMES)}"
     return message if error["type"] == "value_error" and not path else f"{path}: {message}"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from soak.config.values import Seconds, Section, Share, duration_s
 from soak.drive import deed
@@ -32,7 +32,8 @@ Millis = Annotated[int, Field(ge=0, le=600_000)]
 class Step(Section):
     """What all actions have: when, how often, and on which target (by default the one that is soaked).
 
-    at: from the start of the load, one time or two to draw between; times: how often, each drawn for itself.
+    at: from when the witnesses are planted, one time or two to draw between; times: how often, each drawn for
+    itself.
     """
 
     hurts: ClassVar[bool] = True  # whether others than ourselves can feel it
@@ -220,10 +221,27 @@ class Truncate(_OfTheNetwork):
         return {"share_per_mille": round(self.share * 1000), "after_bytes": self.after_bytes}
 
 
+def _do(value: Any) -> str:
+    """Which action it is: the key ``do``."""
+    return str(value.get("do", "")) if isinstance(value, dict) else str(getattr(value, "do", ""))
+
+
 AnyStep = Annotated[
-    Flush | Pause | Reload | Retraction | Pressure | AbortStorm | Restart | Kill | RollingRestart
-    | Latency | ConnectionLoss | HalfOpen | SlowReader | Truncate,
-    Field(discriminator="do"),
+    Annotated[Flush, Tag("flush")]
+    | Annotated[Pause, Tag("pause")]
+    | Annotated[Reload, Tag("reload")]
+    | Annotated[Retraction, Tag("retraction")]
+    | Annotated[Pressure, Tag("pressure")]
+    | Annotated[AbortStorm, Tag("abort-storm")]
+    | Annotated[Restart, Tag("restart")]
+    | Annotated[Kill, Tag("kill")]
+    | Annotated[RollingRestart, Tag("rolling-restart")]
+    | Annotated[Latency, Tag("latency")]
+    | Annotated[ConnectionLoss, Tag("connection-loss")]
+    | Annotated[HalfOpen, Tag("half-open")]
+    | Annotated[SlowReader, Tag("slow-reader")]
+    | Annotated[Truncate, Tag("truncate")],
+    Discriminator(_do),
 ]  # fmt: skip
 
 NEEDS: dict[str, tuple[str, ...]] = {

@@ -6,6 +6,7 @@ one that remembers wrongly. The questions are the oracle's passes; it keeps no l
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from soak.sglang.exchange import TokenIds
 from soak.sglang.session import Session
 
 TAIL = 24  # tokens after the prefix that are scored
+_AT_ONCE = 4
 _LEAST_SCORE = 0.02  # mean of min(|d|, 1)^2 / 2: about 0.2 nats at every token
 _TIMES_FLOOR = 8.0
 _COLDS_AGREE = 0.25  # of a difference: two cold passes further apart than that say nothing
@@ -62,23 +64,22 @@ class Witnesses:
 
     async def plant(self, seed: int, count: int, tokens: int) -> list[Seen]:
         """Write so many prefixes, and ask about each for the first time: what is seen is the floor."""
-        seen = []
-        for number in range(count):
-            prefix = drawn_ids(seed, number, tokens, self._ordinary)
-            tail = drawn_ids(seed + 1, number, TAIL, self._ordinary)
-            witness = Witness(f"witness {number}", prefix, tail)
-            passes = self._passes()
-            try:
-                await passes.generate("plant", prefix, 0, 0.0, None)
-                ids = np.concatenate([prefix, tail])
-                cold = await passes.cold(Question(ids, tokens))
-            except PassFailedError as failed:
-                seen.append(Seen(witness.name, failed=failed.detail))
-                continue
-            self.planted.append(Witness(witness.name, prefix, tail, cold))
-            seen.append(await self.ask(self.planted[-1]))
-            if not seen[-1].failed:
-                self._floors.append(seen[-1].score)
+        return await all_seen([self._plant(seed, number, tokens) for number in range(count)])
+
+    async def _plant(self, seed: int, number: int, tokens: int) -> Seen:
+        prefix = drawn_ids(seed, number, tokens, self._ordinary)
+        tail = drawn_ids(seed + 1, number, TAIL, self._ordinary)
+        name, passes = f"witness {number}", self._passes()
+        try:
+            await passes.generate("plant", prefix, 0, 0.0, None)
+            cold = await passes.cold(Question(np.concatenate([prefix, tail]), tokens))
+        except PassFailedError as failed:
+            return Seen(name, failed=failed.detail)
+        witness = Witness(name, prefix, tail, cold)
+        self.planted.append(witness)
+        seen = await self.ask(witness)
+        if not seen.failed:
+            self._floors.append(seen.score)
         return seen
 
     async def ask(self, witness: Witness) -> Seen:
@@ -149,5 +150,11 @@ class Witnesses:
 
 
 async def all_seen(asked: Sequence[Awaitable[Seen]]) -> list[Seen]:
-    """One after the other: beside each other they would be each other's load."""
-    return [await one for one in asked]
+    """A few at a time."""
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(ask: Awaitable[Seen]) -> Seen:
+        async with room:
+            return await ask
+
+    return list(await asyncio.gather(*(one(ask) for ask in asked)))
