@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from deploy.generate.panels import Json, Panel, Query, dashboard, heatmap, quantile, rate, sel
+from deploy.generate.panels import RATE, Json, Panel, Query, dashboard, heatmap, quantile, rate, sel
 
+GONE = 'reason="server-gone"'
 FAILED = 'outcome!~"ok|aborted"'
 IN_TIME = 'le=~"10|10.0"'
 
@@ -32,10 +33,13 @@ def _delivery() -> list[Panel]:
         ),
         Panel(
             "Delivered share",
-            "Below 1, the server saw less than the plan: what it would have done then was not tested.",
+            "Below 1, the server saw less than the plan: what it would have done then was not tested. "
+            "What fell due while there was no server is not part of it.",
             [
                 Query(
-                    f"sum by (instance) ({rate(delivered)}) / sum by (instance) ({rate(asked)})",
+                    f"sum by (instance) ({rate(delivered)}) / (sum by (instance) ({rate(asked)})"
+                    f" - (sum by (instance) ({rate(sel('soak_load_undelivered_total', GONE))})"
+                    f" or 0 * sum by (instance) ({rate(asked)})))",
                     "{{instance}}",
                 )
             ],
@@ -72,6 +76,24 @@ def _delivery() -> list[Panel]:
             "against nobody.",
             [Query(f"sum by (instance) ({rate(sel('soak_target_gone_seconds_total'))})", "{{instance}}")],
             unit="percentunit",
+        ),
+        Panel(
+            "Gaps that ended",
+            "How often the server came back or began anew, by whether it was restarted: then all that was "
+            "cached is lost, and nothing of it is probed.",
+            [
+                Query(
+                    f"sum by (instance, restarted) (increase({sel('soak_target_gaps_total')}[{RATE}]))",
+                    "{{instance}} restarted: {{restarted}}",
+                )
+            ],
+            unit="short",
+        ),
+        Panel(
+            "Requests lost with the server",
+            "Load requests that a gap cut off, by outcome. They are in no share of failures and no latency.",
+            [Query(f"sum by (outcome) ({rate(sel('soak_gap_requests_total'))})", "{{outcome}}")],
+            unit="reqps",
         ),
         Panel(
             "Requests in flight",

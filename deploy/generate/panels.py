@@ -314,7 +314,18 @@ def _annotations() -> list[Json]:
         "titleFormat": "{{verdict}} by {{channel}}",
         "textFormat": "{{shape}}",
     }
-    return [said, raised]
+    gone = {
+        "name": "Server gone",
+        "datasource": PROMETHEUS,
+        "enable": True,
+        "hide": False,
+        "iconColor": "purple",
+        "target": {"refId": "Annotation", "expr": f"min by (instance) ({sel('soak_target_up')}) == 0"},
+        "step": "15s",
+        "titleFormat": "no server",
+        "textFormat": "{{instance}}: what was due meanwhile is in no share, and no latency is taken from it",
+    }
+    return [said, raised, gone]
 
 
 def _link() -> Json:

@@ -49,12 +49,21 @@ def _findings() -> list[Panel]:
             height=5,
         ),
         Panel(
+            "Time without the server",
+            "Share of the time in which nothing answered soak: a restart, a crash, or a network gone.",
+            [Query(f"sum by (instance) ({rate(sel('soak_target_gone_seconds_total'))})", "{{instance}}")],
+            unit="percentunit",
+            width=6,
+            height=5,
+        ),
+        Panel(
             "Evidence, and the largest |d|",
             "Combined log evidence and the 99th percentile of the largest |d| of probes, in nats.",
             [
                 Query(f"max({sel('soak_evidence_combined_nats')})", "evidence"),
                 Query(largest, "largest |d| p99"),
             ],
+            width=6,
             height=5,
         ),
     ]

@@ -75,6 +75,23 @@ def test_the_rules_of_dashboards(path: Path, rule: str) -> None:
     assert list(RULES[rule](read(path))) == []
 
 
+@pytest.mark.parametrize("path", SHOWN, ids=lambda p: p.stem)
+def test_a_gap_is_marked_on_every_dashboard(path: Path) -> None:
+    marks = {mark["name"]: mark for mark in read(path)["annotations"]["list"]}
+    assert re.search(r"soak_target_up\{.*\}\) == 0$", marks["Server gone"]["target"]["expr"])
+
+
+def test_a_gap_is_averaged_into_no_share() -> None:
+    """What was due without a server is in neither side of a share, and has panels of its own."""
+    shown = dict(targets(read(ROOT / "dashboards" / "load-and-latency.json")))
+    assert 'reason="server-gone"' in shown["Delivered share"]
+    lost = {"soak_target_gone_seconds_total", "soak_target_gaps_total", "soak_gap_requests_total"}
+    assert lost <= {name for query in shown.values() for name in re.findall(r"soak_\w+", query)}
+    for title, query in shown.items():
+        if "/" in query:  # a share
+            assert not lost & set(re.findall(r"soak_\w+", query)), title
+
+
 def _first(dashboard: Json) -> Json:
     panel: Json = dashboard["panels"][0]
     return panel
