@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from soak.detect.verdict import KindCalibration, Verdict
 from soak.drive.coverage_state import ConjunctionCoverage, CoverageState
-from soak.export.closing import counts, nats, printable, share
+from soak.export.closing import VERDICT_SENTENCES, counts, nats, printable, share
 from soak.export.snapshot import Snapshot
 
 VERDICT_STYLES = {
@@ -36,6 +37,9 @@ SPARK = "▁▂▃▄▅▆▇█"
 SPARK_ASCII = "_.-:=+*#"
 SPARK_FLOOR, SPARK_TOP = 1e-8, 10.0
 EVENTS_SHOWN = 4
+STREAMS_SHOWN = 3
+NARROW = 60
+"""Columns under which words are shortened."""
 
 
 def clock(seconds: float) -> str:
@@ -82,32 +86,38 @@ def bar(filled: float, width: int, *, ascii_only: bool = False) -> Text:
     return Text.assemble((full * cells, style), (empty * (width - cells), "dim"))
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One line of the panel. rank: the higher, the sooner it is left out where lines are few."""
+
+    rank: int
+    label: str
+    words: Text
+
+
 def panel(snapshot: Snapshot, console: Console) -> RenderableType:
-    """The whole display, at the console's width and in characters that it can write."""
+    """The whole display, at the console's size and in characters that it can write.
+
+    Where there are more rows than lines, those that can be missed best are left out.
+    """
     ascii_only = not console.encoding.lower().startswith("utf")
-    inner = max(20, console.width - 18)
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True, min_width=10)
+    narrow = console.width < NARROW
+    grid = Table.grid(padding=(0, 1 if narrow else 2))
+    grid.add_column(style="dim", no_wrap=True, min_width=8 if narrow else 10)
     grid.add_column(overflow="crop" if ascii_only else "ellipsis", no_wrap=True)
-    grid.add_row("verdict", _verdict(snapshot))
-    for alarm in snapshot.alarms[-2:]:
-        grid.add_row("", Text(printable(alarm), style="red"))
-    grid.add_row("evidence", _evidence(snapshot, min(30, inner - 30), ascii_only))
-    for kind in snapshot.kinds:
-        grid.add_row("", _calibration(kind))
-    grid.add_row("k3", _divergence(snapshot.k3, snapshot.max_abs, inner - 34, ascii_only))
-    if snapshot.control_k3:
-        grid.add_row("control", _divergence(snapshot.control_k3, (), inner - 34, ascii_only))
-    grid.add_row("probes", _probes(snapshot))
-    grid.add_row("load", _load(snapshot))
-    for number, row in enumerate(_coverage(snapshot.coverage, inner)):
-        grid.add_row("coverage" if number == 0 else "", row)
-    for number, event in enumerate(snapshot.events[-EVENTS_SHOWN:]):
-        grid.add_row("events" if number == 0 else "", Text(printable(event), style="dim"))
+    inner = max(20, console.width - (14 if narrow else 18))
+    rows = _rows(snapshot, inner, narrow=narrow, ascii_only=ascii_only)
+    room = max(3, console.size.height - 3)  # the border, and the line that the cursor stands on
+    kept = set(sorted(range(len(rows)), key=lambda place: (rows[place].rank, place))[:room])
+    last = ""
+    for place, row in enumerate(rows):
+        if place in kept:
+            grid.add_row("" if row.label == last else row.label, row.words)
+            last = row.label
     return Group(
         Panel(
             grid,
-            title=_title(snapshot),
+            title=_title(snapshot, narrow),
             title_align="left",
             subtitle=Text(f"{printable(snapshot.target)}  seed {snapshot.seed}", style="dim"),
             subtitle_align="left",
@@ -117,16 +127,48 @@ def panel(snapshot: Snapshot, console: Console) -> RenderableType:
     )
 
 
-def _title(snapshot: Snapshot) -> Text:
+def _rows(snapshot: Snapshot, inner: int, *, narrow: bool, ascii_only: bool) -> list[_Row]:
+    """Everything that there is to show, from top to bottom."""
+    spark = inner - (10 if narrow else 34)
+    rows = [_Row(0, "verdict", _verdict(snapshot, inner))]
+    rows += [_Row(1, "alarm", Text(printable(alarm), style="red")) for alarm in snapshot.alarms[-1:]]
+    rows += [_Row(6, "alarm", Text(printable(alarm), style="red")) for alarm in snapshot.alarms[-2:-1]]
+    rows.append(_Row(1, "evidence", _evidence(snapshot, min(30, inner - (18 if narrow else 30)), ascii_only)))
+    if len(snapshot.streams) > 1:
+        rows += [
+            _Row(6, "evidence", _stream(name, value, snapshot, inner, ascii_only))
+            for name, value in snapshot.streams[:STREAMS_SHOWN]
+        ]
+    rows += [_Row(4, "evidence", _calibration(kind)) for kind in snapshot.kinds]
+    rows.append(
+        _Row(1, "k3", _divergence(snapshot.k3, () if narrow else snapshot.max_abs, spark, ascii_only))
+    )
+    if snapshot.control_k3:
+        rows.append(_Row(3, "control", _divergence(snapshot.control_k3, (), spark, ascii_only)))
+    rows.append(_Row(2, "probes", _probes(snapshot)))
+    rows.append(_Row(1, "load", _load(snapshot, narrow)))
+    if snapshot.budgets:
+        rows.append(_Row(2, "budget", _budgets(snapshot.budgets, narrow, ascii_only)))
+    if snapshot.coverage:
+        rows.append(_Row(1, "coverage", _reached(snapshot.coverage)))
+        rows += [_Row(7, "coverage", row) for row in _coverage(snapshot.coverage, inner)]
+    for age, event in reversed(list(enumerate(reversed(snapshot.events[-EVENTS_SHOWN:])))):
+        rows.append(_Row((3, 5, 5, 8)[age], "events", Text(printable(event), style="dim")))
+    return rows
+
+
+def _title(snapshot: Snapshot, narrow: bool) -> Text:
     passed = clock(snapshot.elapsed_s)
     whole = f" of {clock(snapshot.duration_s)}" if snapshot.duration_s is not None else ""
-    simulated = "  simulator" if snapshot.simulator else ""
+    simulated = "  simulator" if snapshot.simulator and not narrow else ""
     phase = f"  {snapshot.phase}" if snapshot.phase else ""
     return Text.assemble(("soak", "bold"), f"  {passed}{whole}{phase}{simulated}")
 
 
-def _verdict(snapshot: Snapshot) -> Text:
-    return Text(snapshot.verdict.value, style=VERDICT_STYLES[snapshot.verdict])
+def _verdict(snapshot: Snapshot, inner: int) -> Text:
+    text = Text.assemble((snapshot.verdict.value, VERDICT_STYLES[snapshot.verdict]))
+    sentence = f"  {VERDICT_SENTENCES[snapshot.verdict.value]}"
+    return text.append(sentence, style="dim") if text.cell_len + len(sentence) <= inner else text
 
 
 def _evidence(snapshot: Snapshot, width: int, ascii_only: bool) -> Text:
@@ -137,6 +179,13 @@ def _evidence(snapshot: Snapshot, width: int, ascii_only: bool) -> Text:
     strongest = "-" if evidence is None or not math.isfinite(evidence) else f"{evidence:.1f}"
     words = f"  {strongest} of {snapshot.log_bar:.1f} nats"
     return bar(filled, max(5, width), ascii_only=ascii_only).append(words)
+
+
+def _stream(name: str, value: float, snapshot: Snapshot, inner: int, ascii_only: bool) -> Text:
+    """One stream's own part of the evidence."""
+    filled = evidence_share(value, snapshot.log_bar) or 0.0
+    words = f"  {value:.1f}  {printable(name)}"
+    return bar(filled, min(30, max(5, inner - 30)), ascii_only=ascii_only).append(words, style="dim")
 
 
 def _calibration(kind: KindCalibration) -> Text:
@@ -165,13 +214,35 @@ def _probes(snapshot: Snapshot) -> Text:
     return text
 
 
-def _load(snapshot: Snapshot) -> Text:
+def _load(snapshot: Snapshot, narrow: bool) -> Text:
     ratio = snapshot.delivered / snapshot.asked if snapshot.asked else None
-    text = Text(f"{snapshot.delivered:,} of {snapshot.asked:,} sent ({share(ratio)})")
-    text.append(f"  {snapshot.in_flight:,} in flight")
+    if narrow:
+        text = Text(f"{snapshot.delivered:,}/{snapshot.asked:,} sent {share(ratio)}")
+    else:
+        text = Text(f"{snapshot.delivered:,} of {snapshot.asked:,} sent ({share(ratio)})")
+        text.append(f"  {snapshot.in_flight:,} in flight")
     failed = {name: n for name, n in snapshot.outcomes.items() if name != "ok"}
     text.append(f"  {snapshot.outcomes.get('ok', 0):,} ok", style="green")
     return text.append(f"  {counts(failed)}", style="yellow") if any(failed.values()) else text
+
+
+def _budgets(used: Mapping[str, float], narrow: bool, ascii_only: bool) -> Text:
+    """Each budget with how much of it is in use, the fullest first."""
+    text = Text()
+    for name, ratio in sorted(used.items(), key=lambda pair: -pair[1]):
+        text.append("   " if text else "").append(f"{name} ")
+        if not narrow:
+            text.append_text(bar(min(max(ratio, 0.0), 1.0), 8, ascii_only=ascii_only)).append(" ")
+        text.append(f"{min(ratio, 9.99):.0%}", style="yellow" if ratio >= 0.9 else "")
+    return text
+
+
+def _reached(entries: Sequence[ConjunctionCoverage]) -> Text:
+    """How many of those that can be told were reached, and which of them were not."""
+    told = [e for e in entries if e.state is not CoverageState.NOT_APPLICABLE]
+    missing = [e.name for e in told if e.state not in REACHED]
+    text = Text(f"{len(told) - len(missing)} of {len(told)} reached")
+    return text.append(f"  not {', '.join(missing)}", style="yellow") if missing else text
 
 
 def _coverage(entries: Sequence[ConjunctionCoverage], width: int) -> list[Text]:

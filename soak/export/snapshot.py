@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from soak.detect.verdict import DetectorReport, KindCalibration, Verdict
 from soak.drive.coverage_state import ConjunctionCoverage
@@ -17,7 +19,8 @@ class Snapshot:
     duration_s: None for a run without end. asked: prompts the plan wanted sent by now; delivered: those sent.
     outcomes: load requests by outcome. probes_invalid: by reason, without evicted victims. k3, max_abs,
     control_k3: the last few comparisons, oldest first. log_evidence: of the sum over all streams, None while
-    there is none; log_bar: what it would have to reach, None while there is no bar. events: newest last.
+    there is none; log_bar: what it would have to reach, None while there is no bar; streams: each with its
+    own, the strongest first. budgets: by name, the share in use. events: newest last.
     """
 
     verdict: Verdict
@@ -40,6 +43,8 @@ class Snapshot:
     coverage: tuple[ConjunctionCoverage, ...] = ()
     log_evidence: float | None = None
     log_bar: float | None = None
+    streams: tuple[tuple[str, float], ...] = ()
+    budgets: Mapping[str, float] = field(default_factory=dict)
     kinds: tuple[KindCalibration, ...] = ()
     alarms: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
@@ -61,6 +66,7 @@ def take_snapshot(
     phase: str = "",
     simulator: bool = False,
     events: Iterable[str] = (),
+    budgets: Mapping[str, float] = MappingProxyType({}),
 ) -> Snapshot:
     """Put together what a run holds. ``verdict`` stands for the report's where coverage has changed it."""
     invalid = tally.probes_invalid | tally.hard_alarms
@@ -85,6 +91,13 @@ def take_snapshot(
         coverage=tuple(coverage),
         log_evidence=report.log_sum,
         log_bar=report.log_bar if report.log_bar > 0.0 else None,
+        streams=tuple(
+            sorted(
+                ((name, value) for name, value in report.log_evidence.items() if math.isfinite(value)),
+                key=lambda pair: -pair[1],
+            )
+        ),
+        budgets=dict(budgets),
         kinds=report.kinds,
         alarms=tuple(
             f"{a.verdict.value} {a.channel} {a.stream or a.shape}: {a.evidence}" for a in report.alarms

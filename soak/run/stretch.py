@@ -73,7 +73,7 @@ class Stretch:
         config, parts, started = self._whole.config, self._parts, time.monotonic()
         self._started_at = datetime.now(UTC)
         parts.record.metrics.run_started(time.time())
-        probing = Probing(parts, self._on_probe)
+        probing = Probing(parts, self._on_probe, shard=config.run.shard, shards=config.run.shards)
         probes = [asyncio.create_task(probing.run()) for _ in range(config.probe.concurrency)]
         drive = asyncio.create_task(
             parts.driver.run(config.run.duration, config.run.shard, config.run.shards, self._first)
@@ -158,11 +158,11 @@ class Stretch:
         record.metrics.set_coverage(coverage)
         record.metrics.set_load(driver.asked, driver.delivered, driver.undelivered)
         record.metrics.set_in_flight(driver.in_flight, probing)
-        for budget, used in parts.budget.used_ratios().items():
-            record.metrics.set_budget_used(budget, used)
+        budgets = parts.budget.used_ratios()
         if config.budget.in_flight is not None:
-            in_flight = driver.in_flight + probing
-            record.metrics.set_budget_used("in-flight", in_flight / config.budget.in_flight)
+            budgets["in-flight"] = (driver.in_flight + probing) / config.budget.in_flight
+        for budget, used in budgets.items():
+            record.metrics.set_budget_used(budget, used)
         gone = parts.continuity.gone
         record.metrics.set_target_up(not gone and parts.watch.silent_s < config.stop.lost_after / 2)
         record.metrics.set_gaps(
@@ -194,6 +194,7 @@ class Stretch:
                 phase="winding down" if self._winding_down else phase,
                 simulator=self._target.simulator,
                 events=tuple(record.events),
+                budgets=budgets,
             )
         )
 
