@@ -7,7 +7,7 @@ from typing import Any
 
 from soak.plan.geometry import Geometry
 from soak.plan.shapes import MAKERS
-from soak.plan.spec import PLAN_VERSION, ResolvedSpec
+from soak.plan.spec import PLAN_VERSION, Adaptive, ResolvedSpec
 
 
 def spec_of(values: Mapping[str, Any]) -> ResolvedSpec:
@@ -24,7 +24,9 @@ def spec_of(values: Mapping[str, Any]) -> ResolvedSpec:
         unknown = sorted(weights.keys() - MAKERS.keys())
         if unknown:
             raise ValueError(f"weights: no such shape {unknown[0]}")
+        adaptive = given.pop("adaptive", None)
         return ResolvedSpec(
+            adaptive=None if adaptive is None else Adaptive(**adaptive),
             geometry=Geometry(**given.pop("geometry")),
             # a draw goes by the order of the shapes, and JSON promises none
             weights=tuple((name, weights[name]) for name in MAKERS if name in weights),

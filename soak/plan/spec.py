@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from soak.plan.geometry import Geometry
@@ -16,12 +16,23 @@ DEFAULT_WEIGHTS = {"shared-prefix": 4, "long-context": 1, "chunked-burst": 2, "d
 
 
 @dataclass(frozen=True, slots=True)
+class Adaptive:
+    """What decisions may not go beyond. every: indices from one decision to the next; together: most indices
+    that start at once; prompts: most that may be in flight."""
+
+    every: int = 24
+    together: int = 16
+    prompts: int = 256
+
+
+@dataclass(frozen=True, slots=True)
 class ResolvedSpec:
     """Everything that shapes items. Lengths in tokens.
 
     rate: indices per second, a decimal string; weights: share of each shape, integers, in a fixed order;
     served_per_mille: share of load items that ask for logprobs (the served pass). tenants: cache namespaces
-    of tenant-ping-pong; pressure: most prompts at once of the shapes that fill the pool.
+    of tenant-ping-pong; pressure: most prompts at once of the shapes that fill the pool. adaptive: where
+    recorded decisions change the load, what they may not go beyond.
     """
 
     geometry: Geometry = field(default_factory=Geometry)
@@ -39,9 +50,11 @@ class ResolvedSpec:
     served_per_mille: int = 50
     tenants: int = 3
     pressure: int = 32
+    adaptive: Adaptive | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
+        rare = {} if self.adaptive is None else {"adaptive": asdict(self.adaptive)}
         return {
             "plan_version": PLAN_VERSION,
             "geometry": self.geometry.as_dict(),
@@ -59,6 +72,7 @@ class ResolvedSpec:
             "served_per_mille": self.served_per_mille,
             "tenants": self.tenants,
             "pressure": self.pressure,
+            **rare,
         }
 
     def digest(self) -> str:
