@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import gzip
 import io
 import json
 import os
 import pickle
 import tempfile
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -173,11 +175,25 @@ def pickled() -> bytes:
     return file.getvalue()
 
 
+def zip_bomb() -> bytes:
+    """Twenty megabytes of nothing in twenty kilobytes, as an archive of NumPy's has it."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("sent_ids.npy", bytes(20_000_000))
+    return file.getvalue()
+
+
+def sparse_nan(folder: Path) -> None:
+    """As many NaN as a file may hold."""
+    np.save(folder / "case_warm.npy", np.full(1_000_000, np.nan))
+    np.save(folder / "case_cold.npy", np.full(1_000_000, np.nan))
+
+
 def million(whole: dict[str, Any]) -> None:
     whole["sent"] = whole["seen"] = [{}] * 1_000_000
 
 
-HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
+HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no file": (lambda f: (f / "bundle.json").unlink(), "No such file"),
     "no array": (lambda f: (f / "seen_ids.npy").unlink(), "seen_ids.npy.*No such file"),
     "not JSON": (raw("bundle.json", b"{"), "not JSON"),
@@ -211,6 +227,12 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a header without end": (raw("sent_ids.npy", b"\x93NUMPY\x01\x00\xff\xff{"), "no NumPy array"),
     "a newer array": (raw("sent_ids.npy", b"\x93NUMPY\x03\x00"), "no NumPy array"),
     "a pickle": (raw("sent_ids.npy", pickle.dumps([1, 2])), "no NumPy array"),
+    "a zip bomb for an array": (lambda f: (f / "sent_ids.npy").write_bytes(zip_bomb()), "no NumPy array"),
+    "a zip bomb for the JSON": (lambda f: (f / "bundle.json").write_bytes(zip_bomb()), "not JSON"),
+    "a gzip bomb for the JSON": (
+        lambda f: (f / "bundle.json").write_bytes(gzip.compress(bytes(20_000_000))),
+        "not JSON",
+    ),
     "objects": (raw("sent_ids.npy", pickled()), "object"),
     "another dtype": (array("sent_ids", np.zeros(4, np.int64)), "int32"),
     "big-endian": (array("case_cold", np.zeros(23, ">f8")), "float64"),
@@ -221,6 +243,9 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a negative id": (array("case_ids", np.full(154, -1, np.int32)), "token ids must lie"),
     "too many ids": (array("sent_ids", np.zeros(9000, np.int32)), "token ids by its rows"),
     "a million prompts": (edit(million), "1,000,000 prompts"),
+    "a million incidents": (edit(lambda w: w.update(case=[{}] * 1_000_000)), "case an object"),
+    "a million alarms": (edit(lambda w: w["about"].update(alarm=[{}] * 1_000_000)), "alarm"),
+    "a NaN bomb": (sparse_nan, "not finite|logprobs for 23"),
     "more answers": (edit(lambda w: w["seen"].append(w["seen"][0])), "answers seen"),
     "no rows": (edit(lambda w: w.update(sent={})), "must be lists"),
     "a row of another kind": (edit(lambda w: w["sent"].__setitem__(0, [])), r"sent\[0\]: an object"),
