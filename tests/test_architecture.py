@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "run": {
         "config", "plan", "runners", "sglang", "oracle", "detect", "store", "drive", "incident", "export",
     },
+    "shards": {"config", "plan", "sglang", "detect", "export", "run"},
     "chaos": {"config", "plan", "sglang", "oracle", "detect", "store", "drive", "export", "run"},
     "doctor": {"config", "plan", "runners", "sglang", "oracle", "drive"},
     "bench": {
@@ -39,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {
         "config", "plan", "runners", "sglang", "oracle", "detect", "store", "drive", "incident", "export",
-        "sim", "run", "chaos", "doctor", "bench", "report",
+        "sim", "run", "shards", "chaos", "doctor", "bench", "report",
     },
     "__main__": {"cli"},
     "__init__": set(),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
-from soak.config import ConfigError
+from soak.config import Config, ConfigError
 
 
 def overrides(**given: Any) -> dict[str, Any]:
@@ -52,3 +53,13 @@ def shard_pair(text: str) -> tuple[int, int]:
     if len(parts) != 2 or not all(part.isdecimal() for part in parts):
         raise ConfigError(f"--shard {text}: a pair such as 0/4 is wanted")
     return int(parts[0]), int(parts[1])
+
+
+def nonce_from(text: str) -> int:
+    """A nonce that whoever knows the text draws as well, in [0, 2^62)."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 2
+
+
+def with_shards(config: Config, shards: int) -> Config:
+    """The config of a whole run over so many shards."""
+    return config.model_copy(update={"run": config.run.model_copy(update={"shard": 0, "shards": shards})})

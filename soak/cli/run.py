@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from soak import config as configs
-from soak.cli.given import overrides, settings, shard_pair
+from soak.cli.given import nonce_from, overrides, settings, shard_pair, with_shards
 from soak.cli.report import report_at_the_end
 from soak.cli.stoppable import explain, fail, run_stoppable
 from soak.export.closing import closing_words
@@ -22,6 +22,7 @@ from soak.export.summary import as_json
 from soak.export.terminal import Terminal
 from soak.run.exit_code import ExitCode
 from soak.run.soaking import SoakRun
+from soak.shards.crew import Crew
 
 
 def run_id_folder() -> Path:
@@ -29,12 +30,17 @@ def run_id_folder() -> Path:
     return Path("soak-runs") / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-def again(path: Path | None, config: configs.Config, given: Sequence[str] = ()) -> str:
+def shard_words(config: configs.Config) -> str:
+    """Which shard of how many, as ``--shard`` takes it."""
+    return f"{config.run.shard}/{config.run.shards}"
+
+
+def again(path: Path | None, config: configs.Config, given: Sequence[str] = (), *, crew: bool = False) -> str:
     """The command that runs the same plan on the same target. given: what ``--set`` was."""
     words = ["soak", "run", *([str(path)] if path else []), "--target", config.target.url]
     words += ["--seed", str(config.run.seed), "--duration", f"{config.run.duration:.10g}s"]
     if config.run.shards > 1:
-        words += ["--shard", f"{config.run.shard}/{config.run.shards}"]
+        words += ["--workers", f"{config.run.shards}"] if crew else ["--shard", shard_words(config)]
     for pair in given:
         words += ["--set", pair]
     return shlex.join(words)
@@ -48,19 +54,21 @@ def soak(
     as_json_lines: bool = False,
     quiet: bool = False,
     resume: bool = False,
+    workers: bool = False,
 ) -> tuple[int, dict[str, Any] | None]:
     """Run a config and show it; (exit code, summary), the summary None if no run came to be."""
     stream = sys.stderr if as_json_lines else sys.stdout
     try:
         with Terminal(stream, quiet=quiet) as screen:
-            summary = run_stoppable(SoakRun(config, out, screen, command=command, resume=resume).run)
+            runner = Crew if workers else SoakRun
+            summary = run_stoppable(runner(config, out, screen, command=command, resume=resume).run)
     except (asyncio.CancelledError, Exception) as error:
         return explain(error, out, "no summary was written"), None
     if as_json_lines:
         _show(as_json(summary))
     elif not quiet:
         _show(f"{closing_words(summary)}\n\nsummary: {out / 'summary.json'}\n".encode())
-    if config.run.report:
+    if config.run.report and not workers:
         told = report_at_the_end(out)
         if as_json_lines and not quiet:
             click.echo(told, err=True)
@@ -90,13 +98,26 @@ Exit codes: 0 CLEAN, 1 SUSPECT or CORRUPT, 2 bad config or usage, 3 VACUOUS or s
 Examples:
   soak run --target http://127.0.0.1:30000 --duration 5m
   soak run workloads/smoke.yaml --seed 7 --json > summary.json
-  soak run workloads/week.yaml --state soak.sqlite --out week --resume"""
+  soak run workloads/week.yaml --state soak.sqlite --out week --resume
+  soak run workloads/nightly.yaml --workers 4
+  soak run mine.yaml --shard 2/8 --nonce-of "$JOB" --out shard-2"""
 )
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--target", metavar="URL", help="The server, e.g. http://127.0.0.1:30000.")
 @click.option("--duration", metavar="TIME", help="How long, e.g. 90s, 10m, 8h, 7d.")
 @click.option("--seed", type=int, help="The same seed plans the same load.")
 @click.option("--shard", metavar="I/N", help="Drive only the indices congruent to I modulo N.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    metavar="N",
+    help="Share the plan out to N processes on this machine; one summary, one verdict, one port.",
+)
+@click.option(
+    "--nonce-of",
+    metavar="TEXT",
+    help="Draw run.nonce from TEXT, so that shards on several machines share it (a Job's UID, say).",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for summary.json and run.json.")
 @click.option(
     "--state",
@@ -124,6 +145,8 @@ def command(
     duration: str | None,
     seed: int | None,
     shard: str | None,
+    workers: int | None,
+    nonce_of: str | None,
     out: Path | None,
     state: Path | None,
     resume: bool,
@@ -139,7 +162,9 @@ def command(
     if resume and out is None:
         sys.exit(fail(ExitCode.USAGE, "--resume goes on with the run in a folder: name it with --out DIR"))
     try:
-        index, count = shard_pair(shard) if shard is not None else (None, None)
+        index, count = shard_pair(shard) if shard is not None else (None, workers)
+        if shard is not None and workers is not None:
+            raise configs.ConfigError("--workers: with --shard this process is one of the shards; give one")
         loaded = configs.load(
             config,
             settings(
@@ -151,17 +176,27 @@ def command(
                     run__shard=index,
                     run__shards=count,
                     run__state=state,
+                    run__nonce=None if nonce_of is None else nonce_from(nonce_of),
                 ),
             ),
         )
+        crew = shard is None and ((workers or 1) > 1 or len(loaded.target.urls) > 1)
+        if crew and workers is None:
+            loaded = with_shards(loaded, max(loaded.run.shards, len(loaded.target.urls)))
+        if not crew and loaded.run.shards > 1 and loaded.run.nonce is None:
+            raise configs.ConfigError(
+                "run.nonce: the shards of one plan must share one: set it to the same number in all of them, "
+                "or give all of them the same --nonce-of TEXT"
+            )
     except configs.ConfigError as error:
         sys.exit(fail(ExitCode.USAGE, str(error)))
     code, _ = soak(
         loaded,
         out or run_id_folder(),
-        command=again(config, loaded, given),
+        command=again(config, loaded, given, crew=crew),
         as_json_lines=as_json_lines,
         quiet=quiet,
         resume=resume,
+        workers=crew,
     )
     sys.exit(code)

@@ -22,10 +22,17 @@ _OFF_NATS = 1.0  # a comparison whose furthest token is further off is asked abo
 
 
 class Probing:
-    """The probe tasks of one run. ``on_begin``: told of each number; ``winding_down``: none begins."""
+    """The probe tasks of one run. ``on_begin``: told of each count; ``winding_down``: none begins.
 
-    def __init__(self, parts: Parts, on_begin: Callable[[int], None]) -> None:
+    A shard counts its own probes, and the numbers that they go by are those congruent to it: no two shards
+    ask a question of the same number, whose tokens would be the same.
+    """
+
+    def __init__(
+        self, parts: Parts, on_begin: Callable[[int], None], *, shard: int = 0, shards: int = 1
+    ) -> None:
         self._parts, self._on_begin = parts, on_begin
+        self._shard, self._shards = shard, shards
         self._inside: set[asyncio.Task[Any]] = set()
         self._number = parts.desk.probes
         self.winding_down = False
@@ -62,11 +69,12 @@ class Probing:
         share = self._parts.invariance_per_mille
         return bool(share) and Draw(self._parts.seed, "invariance-or-probe", number).chance(share)
 
-    async def _probe_or_control(self, number: int) -> None:
-        """While a kind is not calibrated, two numbers of three go into controls of it."""
+    async def _probe_or_control(self, count: int) -> None:
+        """While a kind is not calibrated, two counts of three go into controls of it."""
         parts = self._parts
         epoch = parts.continuity.epoch
-        lacking = parts.record.lacking_controls() if number % 3 or not parts.record.victims.ready else None
+        number = count * self._shards + self._shard
+        lacking = parts.record.lacking_controls() if count % 3 or not parts.record.victims.ready else None
         if self._invariance(number):
             result: ProbeResult | Standalone | None = await parts.invariance.probe(number)
         elif lacking is None:

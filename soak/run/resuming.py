@@ -69,15 +69,15 @@ class Earlier:
             journal.close()
         return max(self.left.index + 1, journalled)
 
-    async def take_back(self, client: SGLangClient) -> int:
+    async def take_back(self, client: SGLangClient, *, settle: bool = True) -> int:
         """Abort all that the dead process may have left; how many aborts the server took.
 
-        Waits a moment for the server to be idle. Unknown rids cost it nothing.
+        settle: wait a moment for the server to be idle. Unknown rids cost it nothing.
         """
         left = self.left
         taken = await client.abort_all_of(rid_of(left.session, serial) for serial in left.rids)
         deadline = time.monotonic() + _SETTLE_S
-        while left.rids and time.monotonic() < deadline:
+        while settle and left.rids and time.monotonic() < deadline:
             _, value, _ = await client.get_json(LOADS)
             seen = parse_loads(value)
             if seen is None or not (seen.running or seen.queued):

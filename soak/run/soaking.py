@@ -31,6 +31,7 @@ from soak.run.journalling import journalled, public_config
 from soak.run.parts import Parts, wire
 from soak.run.resuming import earlier
 from soak.run.server_record import ServerRecord
+from soak.run.sharing import own_share, shard_facts
 from soak.run.stretch import KILL_S, Beside, Stretch, WholeRun
 from soak.run.succession import refuse_turns, successor, told_together
 from soak.run.trail import PreflightTrail, Trail
@@ -55,8 +56,9 @@ class _Equipment:
 class SoakRun:
     """One run on one target; ``command`` is what somebody types to run the same plan again.
 
-    resume: go on with the run in ``out`` if there is one. beside: an experiment. Raises ConfigError for a
-    config that names what does not exist.
+    resume: go on with the run in ``out`` if there is one. beside: an experiment. examined: the target, where
+    somebody has looked at it for all shards of the run. Raises ConfigError for a config that names what does
+    not exist, or whose budget leaves this shard too little.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class SoakRun:
         command: str = "",
         resume: bool = False,
         beside: Beside | None = None,
+        examined: Target | None = None,
     ) -> None:
         shapes = config.spec_shapes
         known = BESIDE_OTHERS if config.load.none else CONJUNCTIONS
@@ -83,9 +86,15 @@ class SoakRun:
                     f"detect.require_coverage: {name} is reached by the shape {reached_by[name]}, which "
                     "load.shapes leaves out; give it a weight, or do not require it"
                 )
-        self._config, self._out, self._screen, self._command = config, out, screen, command
-        self._resume, self._beside = resume, beside
+        self._planned = config  # the plan is of the whole run, what is spent is this shard's
+        self._config, self._out, self._screen, self._command = own_share(config), out, screen, command
+        self._resume, self._beside, self._examined = resume, beside, examined
         self._metrics_port = 0  # where /metrics is served, once it is
+
+    @property
+    def metrics_port(self) -> int:
+        """Where /metrics is served, 0 until it is."""
+        return self._metrics_port
 
     async def run(self, stop: asyncio.Event) -> dict[str, Any]:
         """Soak until the duration is over, the target is lost or ``stop`` is set.
@@ -116,13 +125,18 @@ class SoakRun:
             if self._resume:
                 await unless_stopped(preflight.take_back(client), stop)
             if before is not None:
-                taken = await unless_stopped(before.take_back(client), stop)
+                alone = config.run.shards == 1  # else it is busy with what the other shards sent
+                taken = await unless_stopped(before.take_back(client, settle=alone), stop)
                 say(f"resuming run {before.run['run_id']}: {taken} rids of its process taken back")
-            target = mended.join(await unless_stopped(examine(client, on_sending=preflight.sending), stop))
-            preflight.over()
-            refuse_if_busy(config, target)
+            target = self._examined
+            if target is None:
+                target = mended.join(
+                    await unless_stopped(examine(client, on_sending=preflight.sending), stop)
+                )
+                preflight.over()
+                refuse_if_busy(config, target)
             nonce = config.run.nonce if before is None else before.nonce
-            identity = identify(config.run.seed, nonce, config.resolve(target.geometry))
+            identity = identify(config.run.seed, nonce, self._planned.resolve(target.geometry))
             first = 0
             if before is not None:
                 before.refuse_another(identity)
@@ -169,6 +183,7 @@ class SoakRun:
                 store.close()
             summaries.append(summary)
         summary = told_together(summaries)
+        summary["shard"] = shard_facts(self._planned, whole.identity.run_id)
         try:
             write_atomically(self._out / "summary.json", summary)
         except OSError as error:  # a full disk must not cost the verdict: it is shown all the same
@@ -238,7 +253,7 @@ class SoakRun:
         self._screen.say(f"{another}: it is examined")
         asking = successor(
             equipment.client,
-            self._config,
+            self._planned,
             whole.identity.spec,
             equipment.mended.join,
             equipment.preflight.sending,

@@ -55,7 +55,8 @@ async def successor(
     while True:
         try:
             target = await examine(client, on_sending=on_sending)
-            refuse_if_busy(config, target)
+            if config.run.shards == 1:  # else it may be busy with what the other shards sent
+                refuse_if_busy(config, target)
         except TargetUnusable:
             if time.monotonic() >= deadline:
                 raise
