@@ -57,7 +57,7 @@ def resident_kb() -> int:
 async def grows(first: int, last: int, out: Path) -> tuple[int, int]:
     """Resident memory in KB after so many requests, and after so many."""
     with wired(out) as parts:
-        plan, after_first = plan_of(parts), 0
+        plan, after_first, began = plan_of(parts), 0, open_things()
         for index in range(last):
             await send(parts, plan, index)
             if index + 1 == first:
@@ -68,6 +68,7 @@ async def grows(first: int, last: int, out: Path) -> tuple[int, int]:
                 while parts.record.journal._writer._queue:  # noqa: ASYNC110 - the disk's pace, not memory, is asked about
                     await asyncio.sleep(0.005)
         assert len(parts.session._oldest) <= 1
+        assert open_things() == began
         return after_first, resident_kb()
 
 

@@ -1,4 +1,4 @@
-"""Keys that somebody could read: one whole run with alarm, export and replay, searched for three of them."""
+"""Keys that somebody could read: one whole run with alarm, export and report, searched for three of them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from tests.survival.server import Server
 KEY = "sk-marker-of-the-server-8d1f0c"
 TOKEN = "marker-of-the-alarms-api-77aa31"
 SECRETS = (KEY, TOKEN, GRAFANA)
+MARKUP = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 ENV = {"SGLANG_API_KEY": KEY, "SOAK_TOKEN": TOKEN, "SOAK_GRAFANA_TOKEN": GRAFANA}
 
 
@@ -49,7 +50,7 @@ async def tells_tales(server: Server) -> AsyncIterator[str]:
         return await server.well(request, wanted)
 
     server.spoil = lambda wanted, n: spoiled
-    server.small.info |= {"api_key": KEY, "admin_api_key": KEY, "served_model_name": f"m-{KEY}"}
+    server.small.info |= {"api_key": KEY, "admin_api_key": KEY, "served_model_name": f"m-{KEY}-{MARKUP}"}
     async with server.listening() as url:
         yield url
     assert set(heard) == {KEY}, "it was sent where it belongs"
@@ -100,6 +101,7 @@ async def test_no_key_reaches_anything_that_is_written_shown_or_sent(tmp_path: P
     for words in (
         ("incidents", "show", name, "--journal", journal),
         ("incidents", "export", name, str(tmp_path / "bundle"), "--journal", journal),
+        ("report", str(tmp_path / "out"), "--to", str(tmp_path / "report.html")),
     ):
         made = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "soak", *words),
@@ -111,6 +113,10 @@ async def test_no_key_reaches_anything_that_is_written_shown_or_sent(tmp_path: P
         shown += told
     grafana.close()
     assert (tmp_path / "bundle").is_dir()
+    report = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert name in report
+    assert "&lt;script&gt;alert(1)" in report, "the server's own words are shown"
+    assert "<script>alert" not in report and "<img src=x" not in report, "and are no markup"
     assert grafana.annotations
     shown += repr(grafana.annotations)
     assert not [secret for secret in SECRETS if secret in shown]
