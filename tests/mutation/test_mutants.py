@@ -1,0 +1,67 @@
+"""The mutator itself: it changes what it says, one thing at a time, and a test run notices a mutant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutation.__main__ import main
+from tests.mutation.mutants import mutants
+
+
+def became(source: str) -> set[str]:
+    return {mutant.became for mutant in mutants(source)}
+
+
+@pytest.mark.parametrize(
+    ("source", "changed"),
+    [
+        ("x = a < b", {"a <= b"}),
+        ("x = a == b", {"a != b"}),
+        ("x = a < b < c", {"a <= b < c", "a < b <= c"}),
+        ("x = a - b", {"a + b"}),
+        ("x = a and b", {"a or b"}),
+        ("x = not a", {"not not a"}),
+        ("x = -a", {"+a"}),
+        ("x = 3", {"4"}),
+        ("x = 0.5", {"1.0"}),
+        ("x = True", {"False"}),
+        ("x += y", {"x -= y"}),
+        ("def f():\n    return x", {"return None"}),
+        ("def f():\n    return None", set()),
+        ("if a:\n    f()", {"if not a:\n    f()"}),
+    ],
+)
+def test_one_change_of_each_sort(source: str, changed: set[str]) -> None:
+    assert became(source) == changed
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""A docstring with 3."""',
+        "def f(a: Literal[3]) -> Literal[4]:\n    pass",
+        "raise ValueError(3)",
+        "x = f'{3}'",
+        "@decorated(3)\nclass A:\n    pass",
+    ],
+)
+def test_what_no_test_could_tell_is_left_alone(source: str) -> None:
+    assert became(source) == set()
+
+
+def test_the_rest_of_the_module_stays() -> None:
+    source = "x = 1\ny = a < b"
+    assert [mutant.text for mutant in mutants(source)] == ["x = 2\ny = a < b", "x = 1\ny = a <= b"]
+    assert [mutant.line for mutant in mutants(source)] == [1, 2]
+
+
+def test_a_mutant_is_run_and_noticed_and_the_file_untouched(capsys: pytest.CaptureFixture[str]) -> None:
+    module = Path(__file__).parents[2] / "soak" / "detect" / "medians.py"
+    before = module.read_bytes()
+    assert main(["soak/detect/medians.py", "--sample", "1", "--seed", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "1 of " in said
+    assert said.rstrip().endswith("1 killed"), said
+    assert module.read_bytes() == before
