@@ -27,6 +27,7 @@ from soak.plan.shapes import DISRUPTIVE
 from soak.run.connecting import client_for, refuse_if_busy, unless_stopped
 from soak.run.identity import identify
 from soak.run.parts import Parts, wire
+from soak.run.probing import believed
 from soak.run.server_record import ServerRecord
 from soak.sglang.preflight import Target, examine
 from soak.store.database import StateUnusable, Store
@@ -252,10 +253,18 @@ class CalibrationRun:
                 continue
             self._left -= 1
             parts.desk.probes = number
+            epoch = parts.continuity.epoch
             if probes or kind is None:
-                self._take(parts, await parts.prober.probe(number))
+                result: ProbeResult | Standalone | None = await parts.prober.probe(number)
             else:
-                self._take(parts, await parts.prober.control(number, kind))
+                result = await parts.prober.control(number, kind)
+            if result is None:
+                continue
+            self._tokens += result.tokens_spent
+            if await believed(result, parts.continuity, epoch):
+                self._take(parts, result)
+            else:
+                parts.budget.spend(result.tokens_spent)
 
     def _probes(self, parts: Parts, number: int, kind: ResumeKind | None) -> bool:
         """Whether this number is a probe: it brings repeated cold passes, and what ceilings look at."""
@@ -265,10 +274,7 @@ class CalibrationRun:
             return kind is None or number % _REPEAT_EVERY == 0
         return number % _PROBE_EVERY == 0
 
-    def _take(self, parts: Parts, result: ProbeResult | Standalone | None) -> None:
-        if result is None:
-            return
-        self._tokens += result.tokens_spent
+    def _take(self, parts: Parts, result: ProbeResult | Standalone) -> None:
         if isinstance(result, ProbeResult):
             if result.valid:
                 parts.watch.alive()

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from soak.detect.detector import Detector
 from soak.export.closing import closing_words
+from soak.export.learnt import Learnt
+from soak.export.terminal import Terminal
+from soak.oracle.divergence import Divergence
+from soak.run.calibrating import CalibrationRun
 from soak.run.exit_code import ExitCode
 from soak.sglang.exchange import GenerateRequest
 from soak.sglang.preflight import TargetUnusable
@@ -298,3 +305,57 @@ async def test_errors_of_a_server_that_stays_are_not_put_down_to_a_gap(tmp_path:
     assert summary["gaps"] == []
     assert summary["load"]["outcomes"]["rejected"] >= 5
     assert summary["exit_code"] == ExitCode.LOAD
+
+
+async def calibrated(server: Server, tmp_path: Path, meanwhile: Callable[[], None]) -> tuple[Learnt, str]:
+    """A calibration that wants more controls than it gets; stopped when it has gone on for a while."""
+    stop, text = asyncio.Event(), io.StringIO()
+    async with server.listening() as url:
+        loaded = config(url, run={"state": str(tmp_path / "s.sqlite")}, detect={"p0_max": 0.001})
+        with Terminal(text, live=False) as screen:
+            task = asyncio.create_task(CalibrationRun(loaded, screen).run(stop))
+            async with asyncio.timeout(60):
+                while server.requests < 150:  # noqa: ASYNC110 - nothing says it
+                    await asyncio.sleep(0.02)
+                meanwhile()
+                before = server.requests
+                while not (task.done() or (server.requests > before + 150 and "again" in text.getvalue())):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+                stop.set()
+                return await task, text.getvalue()
+
+
+async def test_calibration_goes_on_over_a_restart(tmp_path: Path) -> None:
+    server = Server()
+    learnt, said = await calibrated(server, tmp_path, server.restart)
+    assert "its cache is lost" in said
+    assert learnt.interrupted and not learnt.lost
+    assert not learnt.alarms
+
+
+async def test_calibration_learns_nothing_of_a_server_swapped_behind_the_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Controls between two models would be nats apart, and the floor of all that follows."""
+    server = Server()
+    learned: list[float] = []
+    add = Detector.add_control
+
+    def seen(self: Detector, kind: Any, control: Divergence, under_load: bool) -> Any:
+        learned.append(control.max_abs)
+        return add(self, kind, control, under_load)
+
+    monkeypatch.setattr(Detector, "add_control", seen)
+
+    def by_turns(_: GenerateRequest, number: int) -> None:
+        server.shift = 3.0 * (number % 2)
+
+    def swapped() -> None:
+        server.spoil = by_turns
+        server.small.info["model_path"] = "models/other"
+
+    learnt, _ = await calibrated(server, tmp_path, swapped)
+    assert "another server answers" in learnt.lost
+    assert not learnt.alarms
+    assert len(learned) > 5
+    assert max(learned) < 1.0
