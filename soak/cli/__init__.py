@@ -10,19 +10,23 @@ from soak import __version__
 
 _COMMANDS = {
     "doctor": "Look at a server before it is soaked, and say what to type next.",
+    "init": "Ask a server who it is, and write a commented config for it.",
     "run": "Soak a server and say whether its prefix cache tells the truth.",
     "calibrate": "Learn beforehand what is normal on a server, and keep it for runs to come.",
     "alarms": "List alarms, of a state file or of a running soak.",
     "incidents": "List and explain what alarms have left in a journal; hand one on.",
     "report": "Make one HTML file of a run, for people who were not there.",
+    "compare": "Two runs beside each other: what differs by more than chance, and by which test.",
     "replay": "Send again what led to an incident, and say whether it happens again; shrink it.",
     "chaos": "Put faults into a server's surroundings on purpose, undo them, and say what held.",
     "ack": "Acknowledge an alarm, or mute it.",
     "plan": "Print what a config would send, or what it would cost. Sends nothing.",
+    "explain": "Say what a verdict, a fault, a conjunction, an alert or a metric is.",
     "demo": "Soak the embedded simulator with a planted fault for a minute.",
     "sim": "Serve the embedded SGLang-compatible simulator.",
     "runners": "Which known faults an installed SGLang has, and the fixes it lacks.",
     "bench": "Measure soak's own parts on this machine.",
+    "completion": "Print what makes a shell complete commands and options.",
 }
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import click
+
+from soak.export.patience import Patience
 
 
 @click.group()
@@ -22,17 +26,20 @@ def sim(*, as_json: bool) -> None:
     """How fast the simulator prefills and decodes, in tokens per CPU second of one core."""
     from soak.bench.simulator import measure
 
-    for model in ("hybrid", "attention"):
-        for numerics in ("exact", "production"):
+    models: tuple[Literal["hybrid", "attention"], ...] = ("hybrid", "attention")
+    numericses: tuple[Literal["exact", "production"], ...] = ("exact", "production")
+    for model, numerics in itertools.product(models, numericses):
+        with Patience(sys.stderr) as patience:
+            patience.now(f"measuring {model}, {numerics}")
             speed = measure(model, numerics)
-            if as_json:
-                click.echo(json.dumps(dataclasses.asdict(speed)))
-            else:
-                click.echo(
-                    f"{model:<10} {numerics:<10} start {speed.startup_s:5.2f} s  "
-                    f"prefill {speed.prefill_tokens_per_s:9,.0f} tokens/s  "
-                    f"decode at batch 8 {speed.decode_tokens_per_s:9,.0f} tokens/s"
-                )
+        if as_json:
+            click.echo(json.dumps(dataclasses.asdict(speed)))
+        else:
+            click.echo(
+                f"{model:<10} {numerics:<10} start {speed.startup_s:5.2f} s  "
+                f"prefill {speed.prefill_tokens_per_s:9,.0f} tokens/s  "
+                f"decode at batch 8 {speed.decode_tokens_per_s:9,.0f} tokens/s"
+            )
 
 
 @command.command()
@@ -65,15 +72,17 @@ def detect(
 
     plan = bench.REDUCED if reduced else bench.FULL
     try:
-        done = bench.bench(
-            records,
-            plan,
-            jobs=jobs,
-            bootstrapped=bench.REDUCED_BOOTSTRAPPED if reduced else BOOTSTRAPPED,
-            command="soak bench detect --reduced" if reduced else "soak bench detect",
-            date=f"{datetime.now(UTC):%Y-%m-%d}",
-            say=lambda words: click.echo(words, err=True),
-        )
+        with Patience(sys.stderr) as patience:
+            patience.now("reading what is recorded, and recording what is not")
+            done = bench.bench(
+                records,
+                plan,
+                jobs=jobs,
+                bootstrapped=bench.REDUCED_BOOTSTRAPPED if reduced else BOOTSTRAPPED,
+                command="soak bench detect --reduced" if reduced else "soak bench detect",
+                date=f"{datetime.now(UTC):%Y-%m-%d}",
+                say=patience.say,
+            )
         if page is not None:
             bench.write_page(page, done)
     except (RuntimeError, ValueError, OSError) as error:

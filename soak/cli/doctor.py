@@ -19,6 +19,7 @@ from soak.detect.calibration import controls_needed
 from soak.doctor.finding import Report, State
 from soak.doctor.look import Wanted, look
 from soak.doctor.page import page
+from soak.export.patience import Patience
 from soak.run.exit_code import ExitCode
 from soak.runners.record import RecordError, read
 
@@ -128,7 +129,9 @@ def command(
             record=None if record is None else read(record),
             config_words="" if path is None else shlex.quote(str(path)),
         )
-        report = asyncio.run(_until_interrupted(wanted))
+        with Patience(sys.stderr) as patience:
+            patience.now(f"looking at {config.target.url}")
+            report = asyncio.run(_until_interrupted(wanted))
     except (configs.ConfigError, RecordError, ValueError) as error:
         click.echo(str(error), err=True)
         sys.exit(ExitCode.USAGE)

@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from soak.cli.stoppable import fail
+from soak.export.patience import Patience
 from soak.run.exit_code import ExitCode
 
 _MOST_S = 600.0
@@ -70,7 +71,10 @@ def command(*, folder: Path, to: Path | None) -> None:
     from soak.report.writing import NotARun, PlotsUnavailable, write_report
 
     try:
-        click.echo(f"report: {write_report(folder, to)}")
+        with Patience(sys.stderr) as patience:
+            patience.now(f"drawing {folder}")
+            place = write_report(folder, to)
+        click.echo(f"report: {place}")
     except (NotARun, PlotsUnavailable) as error:
         sys.exit(fail(ExitCode.USAGE, str(error)))
     except OSError as error:
