@@ -63,6 +63,8 @@ class Afterwards:
                 return await self._retracted()
             case "aborted-not-poisoned":
                 return await self._aborted()
+            case "fill-true":
+                return await self._filled()
         raise ValueError(f"no condition {name!r}")
 
     async def _serves(self) -> Condition:
@@ -115,6 +117,19 @@ class Afterwards:
             ]
         )
         return _true("aborted-not-poisoned", f"of {len(mine)} aborted prompts", seen)
+
+    async def _filled(self) -> Condition:
+        """What the prompts that filled the pool left there is what a cold pass says."""
+        mine = [own for own in self._own.get(deed.PRESSURE, ()) if own.answer.ok][-_MOST_OWN:]
+        if not mine:
+            return Condition("fill-true", None, "no prompt of ours filled the pool", of_memory=True)
+        seen = await all_seen(
+            [
+                self._witnesses.ask(self._witnesses.of(f"filler {number}", own.ids))
+                for number, own in enumerate(mine)
+            ]
+        )
+        return _true("fill-true", f"of {len(mine)} prompts that filled the pool", seen)
 
 
 async def _refuses(client: SGLangClient) -> str:

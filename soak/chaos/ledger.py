@@ -221,9 +221,12 @@ def taken_over(path: Path) -> Iterator[Kept]:
 
 def forget(path: Path, numbers: list[int]) -> None:
     """Write down that these were undone; the file goes with its last entry. Only while it is taken over."""
-    with path.open("ab") as file:
+    with path.open("r+b") as file:
+        whole = file.read().rpartition(b"\n")[0]
+        file.truncate(len(whole) + 1)  # a torn line would not be the last one any more
+        file.seek(len(whole) + 1)
         for number in numbers:
-            file.write(b"\n" + orjson.dumps({"end": number}) + b"\n")
+            file.write(orjson.dumps({"end": number}) + b"\n")
         file.flush()
         os.fsync(file.fileno())
     if not read_ledger(path).in_force:

@@ -22,7 +22,8 @@ from soak.drive import deed
 Argv = tuple[Annotated[str, Field(min_length=1, max_length=4096)], ...]
 
 POST_CONDITIONS = (
-    "old-prefixes-cold", "old-prefixes-true", "retracted-like-cold", "aborted-not-poisoned", "serves",
+    "old-prefixes-cold", "old-prefixes-true", "retracted-like-cold", "aborted-not-poisoned", "fill-true",
+    "serves",
 )  # fmt: skip
 
 

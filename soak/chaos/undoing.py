@@ -17,7 +17,7 @@ from soak.chaos.ledger import Entry, Kept, LedgerUnusable, Undo, forget, ledgers
 from soak.config import ConfigError
 from soak.config.target import Target
 from soak.drive.doing import NotDoneError, resumed
-from soak.run.trail import read_trail
+from soak.run.trail import TRAIL_NAME, PreflightTrail, read_trail
 from soak.sglang.client import SGLangClient
 from soak.sglang.preflight import TargetUnusable, server_now
 from soak.sglang.session import rid_of
@@ -102,26 +102,33 @@ async def _up_again(client: SGLangClient, how: Undo) -> tuple[bool, str]:
 
 
 async def _take_back(client: SGLangClient, how: Undo) -> tuple[bool, str]:
-    if not (Path(how.out) / "trail.json").exists():
+    out = Path(how.out)
+    await PreflightTrail(out, lambda _words: None).take_back(client)
+    if not await asyncio.to_thread((out / TRAIL_NAME).exists):
         return True, "nothing had been sent"
-    left = read_trail(Path(how.out))
+    left = read_trail(out)
     taken = await client.abort_all_of(rid_of(left.session, serial) for serial in left.rids)
     return taken == len(left.rids), f"{taken} of {len(left.rids)} rids of ours taken back"
 
 
 async def undo_ledger(path: Path, say: Callable[[str], None]) -> list[Undone]:
-    """All that one ledger has in force, the latest first. Raises LedgerUnusable."""
-    done = []
+    """All that one ledger has in force, side by side: nobody waits for another's restart.
+
+    Raises LedgerUnusable.
+    """
     with taken_over(path) as kept:
-        for entry in reversed(kept.in_force):
+
+        async def one(entry: Entry) -> Undone:
             ok, words = await undo(entry.undo)
-            done.append(Undone(kept.experiment, entry, ok, words))
-            say(done[-1].line())
+            undone = Undone(kept.experiment, entry, ok, words)
             if ok:
                 forget(path, [entry.number])
+            say(undone.line())
+            return undone
+
         if not kept.in_force:
             forget(path, [])
-    return done
+        return list(await asyncio.gather(*(one(entry) for entry in kept.in_force)))
 
 
 async def undo_all_left(folder: Path, say: Callable[[str], None]) -> list[Undone]:

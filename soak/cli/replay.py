@@ -7,6 +7,7 @@ import json
 import re
 import secrets
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ from typing import Any
 import click
 
 from soak import config as configs
+from soak.chaos.leash import leashed
+from soak.chaos.ledger import LedgerUnusable, ledger_folder
 from soak.cli.given import overrides
 from soak.cli.journals import journal_file, journal_options
 from soak.cli.run import run_id_folder, soak
 from soak.cli.stoppable import explain, fail, run_stoppable
 from soak.config import ConfigError, duration_s
+from soak.drive.doing import Leash, unleashed
 from soak.export.closing import printable
 from soak.export.replay_words import as_values, minimised_words, replay_words
 from soak.incident import cuts
@@ -42,7 +46,9 @@ from soak.run.replaying import Replayed, Replaying, Wanted
 _AT_LEAST_S = 10.0  # of a plan that is run again until an incident
 _AFTER_S = 5.0
 
-_REFUSED = (ConfigError, BundleError, JournalUnusable, UnknownIncident, ReadingsError, ScriptError)
+_REFUSED = (
+    ConfigError, BundleError, JournalUnusable, UnknownIncident, ReadingsError, ScriptError, LedgerUnusable,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +182,15 @@ class _Chosen:
             raise ConfigError("--to: only --minimize makes a smaller bundle")
         if given["minimise"] and given["exact_ids"]:
             raise ConfigError("--exact-ids: --minimize repeats too often to send the same ids again")
+        self._stack = ExitStack()  # what is open until the end of the command
         self._config = configs.load(config, overrides(target__url=given["target"], run__seed=given["seed"]))
 
     def replay(self) -> int:
         """Do what was asked; the exit code."""
+        with self._stack:
+            return self._replay()
+
+    def _replay(self) -> int:
         if not self._traced:
             return self._whole_plan()
         given = self._given
@@ -214,7 +225,10 @@ class _Chosen:
         given = self._given
         exact, repeat = given["exact_ids"], max(1, given["repeat"])
         default = Speed.MAX if given["minimise"] else Speed.RECORDED
+        act, leash = self._acting(trace)
         manner = Manner(
+            act=act,
+            leash=leash,
             speed=Speed(given["speed"]) if given["speed"] else default,
             forced=given["forced"],
             apart=exact and repeat > 1,
@@ -224,6 +238,25 @@ class _Chosen:
         return Replaying(
             self._config, trace, about, Wanted(repeat, manner, first, given["anyway"]), self._say
         )
+
+    def _acting(self, trace: Trace) -> tuple[bool, Leash]:
+        """Whether the actions of an experiment are done again, and on which leash."""
+        if not trace.acted:
+            return False, unleashed
+        done = [acted.name for acted in trace.acted if acted.playable]
+        left = [acted.name for acted in trace.acted if not acted.playable]
+        if left:
+            self._say(f"an experiment's actions that no replay can do: {', '.join(left)}")
+        if not done:
+            return False, unleashed
+        if not self._config.target.disruptive:
+            self._say(
+                f"an experiment's actions are left out ({', '.join(done)}): everybody on the server would "
+                "feel them; a CONFIG with target.disruptive: true lets them be done again"
+            )
+            return False, unleashed
+        self._say(f"an experiment's actions are done again: {', '.join(done)}")
+        return True, self._stack.enter_context(leashed(self._config.target, ledger_folder()))
 
     def _say(self, words: str) -> None:
         click.echo("\n".join(printable(line) for line in words.splitlines()), err=True)

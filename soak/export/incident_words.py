@@ -177,6 +177,11 @@ def _before(told: Told) -> list[str]:
         "  ", f"Began with the same tokens between then and the probe: {_listed(trace, touched)}."
     )
     lines += wrapped("  ", f"Under way while the probe ran: {_listed(trace, history.beside_probe)}.")
+    for acted in trace.acted:
+        at_s, took_s = (acted.at_us - trace.case.at_us) / 1e6, acted.took_us / 1e6
+        where = f" on {acted.target}" if acted.target else ""
+        when = f"{at_s:+.1f} s from the probe, for {took_s:.1f} s"
+        lines += wrapped("  ", f"In force, by an experiment: {acted.name}{where}, {when}.")
     for places, words in (
         (history.aborted, "Taken back by the run"),
         (history.retracted, "Retracted by the server"),

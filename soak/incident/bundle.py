@@ -23,7 +23,7 @@ from soak.incident.trace import Trace
 __all__ = ["BundleError", "read_bundle", "write_bundle"]
 
 FORMAT = "soak-incident-bundle"
-SCHEMA = 1
+SCHEMA = 2  # 1 without actions of an experiment
 _JSON = "bundle.json"
 _README = "README.txt"
 _DTYPES = {
@@ -59,7 +59,7 @@ def write_bundle(folder: Path, trace: Trace, about: About) -> None:
         "evidence": about.evidence,
         "notes": list(about.notes),
     }
-    whole = {"format": FORMAT, "schema": SCHEMA, "about": said, **rows_of(trace)}
+    whole = {"format": FORMAT, "schema": SCHEMA if trace.acted else 1, "about": said, **rows_of(trace)}
     option = orjson.OPT_INDENT_2 if len(trace.sent) <= 1000 else 0
     try:
         text = orjson.dumps(whole, option=option | orjson.OPT_APPEND_NEWLINE)

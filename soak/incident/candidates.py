@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from soak.drive.deed import ABORT_STORM, PAUSE, PRESSURE, RETRACTION
 from soak.incident.about import About
 from soak.incident.history import History
 from soak.incident.trace import Trace
@@ -107,9 +108,14 @@ def _conditions(
     held["fresh_request"] = None
     together = bool(history.beside_writer) or _any_together(trace)
     held["co_batched_prefill"] = held["others_decoding"] = together
-    held["retraction"] = bool(history.retracted) or trace.case.kind is ResumeKind.RETRACTED
+    acted = {each.name for each in trace.acted}
+    held["retraction"] = (
+        bool(history.retracted)
+        or trace.case.kind is ResumeKind.RETRACTED
+        or bool(acted & {RETRACTION, PRESSURE, PAUSE})
+    )
     held["host_hit"] = bool(history.from_host) or trace.case.kind is ResumeKind.HOST
-    held["abort_while_loading"] = bool(history.aborted)
+    held["abort_while_loading"] = bool(history.aborted) or bool(acted & {ABORT_STORM, PAUSE})
     held["shared_again"] = True if history.touched else None
     held["short_tail"] = any(
         0 < len(trace.sent[touch.place].ids) - trace.seen[touch.place].cached_tokens <= _SHORT

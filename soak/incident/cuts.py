@@ -41,7 +41,8 @@ def keep(trace: Trace, places: Collection[int]) -> Trace:
         parent = None if was.parent is None else now.get(was.parent)
         sent.append(replace(was, parent=parent, inherits=0 if parent is None else was.inherits))
     victim = None if trace.case.victim is None else now.get(trace.case.victim)
-    return Trace(tuple(sent), tuple(trace.seen[place] for place in kept), replace(trace.case, victim=victim))
+    case = replace(trace.case, victim=victim)
+    return Trace(tuple(sent), tuple(trace.seen[place] for place in kept), case, trace.acted)
 
 
 def with_output(trace: Trace, place: int, tokens: int) -> Trace:
@@ -77,7 +78,7 @@ def _rebuilt(trace: Trace, own: dict[int, int] | None = None, output: dict[int, 
         sent.append(replace(was, ids=np.concatenate([before, mine]), inherits=inherits, max_new_tokens=new))
         seen.append(replace(came, output_ids=came.output_ids[:new]))
     sent = _scored_inside(sent)
-    return Trace(tuple(sent), tuple(seen), _case_after(trace, sent, seen))
+    return Trace(tuple(sent), tuple(seen), _case_after(trace, sent, seen), trace.acted)
 
 
 def _scored_inside(sent: list[Sent]) -> list[Sent]:
@@ -131,6 +132,11 @@ def without_abort(trace: Trace, place: int) -> Trace:
     sent = list(trace.sent)
     sent[place] = replace(sent[place], abort_us=None)
     return replace(trace, sent=tuple(sent))
+
+
+def with_acted(trace: Trace, places: Collection[int]) -> Trace:
+    """Only these actions."""
+    return replace(trace, acted=tuple(each for n, each in enumerate(trace.acted) if n in places))
 
 
 def asked_last(trace: Trace) -> Trace:
@@ -205,9 +211,8 @@ def _in_order(trace: Trace) -> Trace:
         for s in (trace.sent[place] for place in places)
     ]
     victim = None if trace.case.victim is None else now[trace.case.victim]
-    return Trace(
-        tuple(sent), tuple(trace.seen[place] for place in places), replace(trace.case, victim=victim)
-    )
+    case = replace(trace.case, victim=victim)
+    return Trace(tuple(sent), tuple(trace.seen[place] for place in places), case, trace.acted)
 
 
 def _moved(trace: Trace, by: Callable[[int], int], at_us: int) -> Trace:
@@ -216,7 +221,14 @@ def _moved(trace: Trace, by: Callable[[int], int], at_us: int) -> Trace:
         for place, s in enumerate(trace.sent)
     )
     seen = tuple(replace(s, finished_us=s.finished_us + by(place)) for place, s in enumerate(trace.seen))
-    return replace(trace, sent=sent, seen=seen, case=replace(trace.case, at_us=at_us))
+    acted = tuple(replace(each, at_us=each.at_us + _shift_at(trace, by, each.at_us)) for each in trace.acted)
+    return replace(trace, sent=sent, seen=seen, case=replace(trace.case, at_us=at_us), acted=acted)
+
+
+def _shift_at(trace: Trace, by: Callable[[int], int], at_us: int) -> int:
+    """How far what happened at that time moves: as far as the prompt that was sent last before it."""
+    before = [place for place, s in enumerate(trace.sent) if s.sent_us <= at_us]
+    return by(max(before, key=lambda place: trace.sent[place].sent_us)) if before else 0
 
 
 def history(trace: Trace) -> frozenset[int]:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from soak.drive.doing import Hands, Leash, NotDoneError, do, prompts_of, unleashed
 from soak.incident.order import Order, Request, Speed, order_of
 from soak.incident.salt import Salt
-from soak.incident.trace import Seen, Sent, Trace
+from soak.incident.trace import Acted, Seen, Sent, Trace
 from soak.sglang.exchange import Answer, TokenIds
 from soak.sglang.session import Session
 
@@ -25,16 +27,21 @@ Gate = Callable[[int], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How a trace is sent. forced: follow-ups go on from the recorded outputs, not from what comes back now.
+    """How a trace is sent.
 
-    apart: the shared namespace of the trace becomes an ``extra_key`` of its own; only for ids that are sent
-    as they were more than once.
+    forced: follow-ups go on from the recorded outputs, not from what comes back now.
+
+    act: whether the actions of the trace are done again, as far as a replay can; leash: told of each before
+    it is in force. apart: the shared namespace of the trace becomes an ``extra_key`` of its own; only for ids
+    that are sent as they were more than once.
     """
 
     speed: Speed = Speed.MAX
     forced: bool = False
     apart: bool = False
     timeout_s: float = 120.0
+    act: bool = False
+    leash: Leash = unleashed
 
 
 class Player:
@@ -51,6 +58,16 @@ class Player:
         self._prefix = 0  # so many of order.ends have ended, without a gap
         self._namespaces: dict[str, str | None] = {"": session.namespace() if manner.apart else None}
         self._started_s = 0.0
+        acted = trace.acted if manner.act else ()
+        self._acted = tuple(each for each in acted if each.playable)
+        self._over = [asyncio.Event() for _ in self._acted]
+        self._acted_at: list[tuple[int, int]] = [(0, 0)] * len(self._acted)
+        self._starts = [request.at_us for request in self.order.requests]
+        self._ends = sorted(
+            max(request.at_us, *(trace.seen[place].finished_us for place in request.places))
+            for request in self.order.requests
+        )
+        self.refused: list[str] = []
 
     def namespace(self, name: str) -> str | None:
         """The ``extra_key`` that stands for a namespace of the trace in this replay."""
@@ -83,9 +100,13 @@ class Player:
             for number, request in enumerate(self.order.requests):
                 if number == self.order.probe_after:
                     group.create_task(self._asked(ask))
+                self._begin_acts(group, number)
+                if self._acted:
+                    await self._until_over(request.at_us)
                 if self._manner.speed is Speed.MAX:
                     await self._turn(request)
                 group.create_task(self._send(number, request))
+            self._begin_acts(group, len(self.order.requests))
             if self.order.probe_after == len(self.order.requests):
                 group.create_task(self._asked(ask))
 
@@ -93,7 +114,47 @@ class Player:
         if self._manner.speed is Speed.RECORDED:
             await self._at(self.trace.case.at_us)
         await self._until(self.order.probe_ends)
+        await self._until_over(self.trace.case.at_us or None)
         await ask()
+
+    def _begin_acts(self, group: asyncio.TaskGroup, requests: int) -> None:
+        """Those that began when so many requests had been sent."""
+        for place, acted in enumerate(self._acted):
+            if bisect_right(self._starts, acted.at_us) == requests:
+                group.create_task(self._act(place))
+
+    async def _until_over(self, us: int | None) -> None:
+        """Wait for the actions that were over by then; for all of them without a time."""
+        for acted, over in zip(self._acted, self._over, strict=True):
+            if us is None or acted.at_us + acted.took_us <= us:
+                await over.wait()
+
+    async def _act(self, place: int) -> None:
+        """One action of the trace: a pause lasts as long as it did, since nothing ends meanwhile."""
+        acted = self._acted[place]
+        try:
+            if self._manner.speed is Speed.RECORDED:
+                await self._at(acted.at_us)
+            await self._until(bisect_left(self._ends, acted.at_us))
+            began = self.now_us()
+            made = [self.salt(ids) for ids in self._prompts_of(acted)]
+            hands = Hands(self.session.client, self.session, made, self._manner.timeout_s, self._manner.leash)
+            try:
+                await do(acted.name, acted.settings, hands)
+            except NotDoneError as error:
+                self.refused.append(f"{acted.name}: {error}")
+            self._acted_at[place] = (began, self.now_us() - began)
+        finally:
+            self._over[place].set()
+
+    def _prompts_of(self, acted: Acted) -> list[TokenIds]:
+        ordinary = (self.salt.low, self.salt.low + len(self.salt.table))
+        return prompts_of(acted.settings, ordinary) if acted.settings.get("prompts") else []
+
+    def as_acted(self) -> tuple[Acted, ...]:
+        """The actions as they went this time."""
+        times = zip(self._acted, self._acted_at, strict=True)
+        return tuple(replace(acted, at_us=at_us, took_us=took) for acted, (at_us, took) in times)
 
     async def _turn(self, request: Request) -> None:
         """Full speed: wait for what had ended before this request was sent, and keep its short distance."""

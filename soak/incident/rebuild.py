@@ -16,7 +16,7 @@ from soak.incident.journal_codec import Array
 from soak.incident.journal_ids import IdsMissing, SentIds, TraceUnavailable
 from soak.incident.journal_reader import JournalReader, ProbeRow, PromptRow
 from soak.incident.journal_recipe import agreement
-from soak.incident.trace import Case, Origin, Seen, Sent, Trace
+from soak.incident.trace import Acted, Case, Origin, Seen, Sent, Trace
 from soak.oracle.probe import ProbeOutcome, ResumeKind
 from soak.sglang.exchange import TokenIds
 
@@ -83,7 +83,17 @@ def read_trace(journal: JournalReader, name: str) -> tuple[Trace, list[str]]:
     notes = [incident.note] if incident.note else []
     if missing:
         notes.append(f"{len(missing)} prompts could not be made again and are left out: {missing[0]}")
-    return Trace(sent, seen, case), notes
+    acted = tuple(
+        Acted(
+            name=row.name,
+            at_us=row.began_us - start_us,
+            took_us=max(0, (row.ended_us or row.began_us) - row.began_us),
+            settings=row.settings,
+            target=row.target,
+        )
+        for row in journal.deeds(ranges)
+    )
+    return Trace(sent, seen, case, acted), notes
 
 
 def _own_rows(journal: JournalReader, ids: SentIds, probe: ProbeRow) -> list[PromptRow]:

@@ -87,7 +87,7 @@ def _played(player: Player, asking: Asking) -> Trace | None:
     if question is None or warm is None or cold is None:
         if not was.outcome.hard_alarm:
             return None
-        return Trace(sent, seen, replace(was, ids=player.salt(was.ids), victim=victim))
+        return Trace(sent, seen, replace(was, ids=player.salt(was.ids), victim=victim), player.as_acted())
     case = Case(
         number=was.number,
         kind=was.kind,
@@ -105,4 +105,4 @@ def _played(player: Player, asking: Asking) -> Trace | None:
         outcome=was.outcome,
         detail=was.detail,
     )
-    return Trace(sent, seen, case)
+    return Trace(sent, seen, case, player.as_acted())

@@ -14,13 +14,17 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from soak.incident.trace import Case, Origin, Seen, Sent, Trace
+from soak.drive.deed import NAMES
+from soak.incident.trace import Acted, Case, Origin, Seen, Sent, Trace
 from soak.oracle.probe import ProbeOutcome, ResumeKind
 from soak.sglang.exchange import Outcome, TokenIds
 
 MOST_ITEMS = 50_000
 MOST_INT = (1 << 62) - 1
 _MOST_TEXT = 500
+_MOST_ACTED = 1000
+_MOST_SETTINGS = 32
+_LONGEST_HELD_MS = 600_000
 _LONGEST = 4 << 20  # tokens of one prompt
 _HIGHEST_ID = 1 << 24
 _MOST_STEPS = 4096
@@ -39,11 +43,14 @@ class RowError(ValueError):
 
 def rows_of(trace: Trace) -> dict[str, Any]:
     """The JSON part: sent, seen and case; ids are named by their lengths."""
-    return {
+    rows: dict[str, Any] = {
         "sent": [_row(sent, _SENT) | {"tokens": len(sent.ids)} for sent in trace.sent],
         "seen": [_row(seen, _SEEN) | {"tokens": len(seen.output_ids)} for seen in trace.seen],
         "case": _row(trace.case, _CASE),
     }
+    if trace.acted:
+        rows["acted"] = [dataclasses.asdict(acted) for acted in trace.acted]
+    return rows
 
 
 def arrays_of(trace: Trace) -> dict[str, npt.NDArray[np.generic]]:
@@ -87,7 +94,43 @@ def trace_from(rows: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[np.gene
     sent = tuple(_sent(n, row, ids) for n, (row, ids) in enumerate(zip(sent_rows, sent_ids, strict=True)))
     seen = tuple(_seen(n, row, ids) for n, (row, ids) in enumerate(zip(seen_rows, seen_ids, strict=True)))
     _check_parents(sent, seen)
-    return Trace(sent, seen, _case(case_row, arrays, len(sent)))
+    acted = rows.get("acted", [])
+    if not isinstance(acted, list) or len(acted) > _MOST_ACTED:
+        raise RowError(f"acted: a list of at most {_MOST_ACTED:,} actions is wanted")
+    done = tuple(_acted(number, row) for number, row in enumerate(acted))
+    return Trace(sent, seen, _case(case_row, arrays, len(sent)), done)
+
+
+def _acted(number: int, row: Any) -> Acted:
+    take = _Row(f"acted[{number}]", row)
+    name, settings = take.text("name"), row.get("settings")
+    if name not in NAMES:
+        raise RowError(f"acted[{number}].name: there is no action {name!r}")
+    if not isinstance(settings, dict) or len(settings) > _MOST_SETTINGS:
+        raise RowError(f"acted[{number}].settings: an object of at most {_MOST_SETTINGS} values is wanted")
+    for key, value in settings.items():
+        whole = type(value) is int and 0 <= value <= MOST_INT
+        if not whole and not (isinstance(value, str) and len(value) <= _MOST_TEXT):
+            raise RowError(f"acted[{number}].settings.{key[:40]}: a whole number or a short text is wanted")
+    made = Acted(
+        name=name,
+        at_us=take.whole("at_us", -MOST_INT),
+        took_us=take.whole("took_us"),
+        settings=settings,
+        target=take.text("target", default=""),
+    )
+    if int_of(made, "held_ms") > _LONGEST_HELD_MS or int_of(made, "within_ms") > _LONGEST_HELD_MS:
+        raise RowError(f"acted[{number}]: at most {_LONGEST_HELD_MS:,} ms are held")
+    if made.playable and int_of(made, "prompts") * int_of(made, "tokens") > _LONGEST:
+        raise RowError(f"acted[{number}]: more prompts of more tokens than any server holds")
+    take.nothing_else(("name", "at_us", "took_us", "settings", "target"))
+    return made
+
+
+def int_of(acted: Acted, name: str) -> int:
+    """One of its settings that is a number, 0 where it has none."""
+    value = acted.settings.get(name, 0)
+    return value if isinstance(value, int) else 0
 
 
 def _ids(name: str, arrays: Mapping[str, npt.NDArray[np.generic]]) -> TokenIds:

@@ -24,20 +24,22 @@ _UNIT = 64  # places where states are kept are multiples of this on most servers
 
 
 def size(trace: Trace) -> tuple[int, int, int, int]:
-    """What shrinks: prompts, tokens in all, prompts at once and aborts, tokens of the question."""
+    """What shrinks: prompts, tokens in all, prompts at once, aborts and actions, tokens of the question."""
     tokens = sum(len(s.ids) + s.max_new_tokens for s in trace.sent)
     order = order_of(trace)
     beside = sum(number - r.finished_before for number, r in enumerate(order.requests))
     aborts = sum(s.abort_us is not None for s in trace.sent)
-    return len(trace.sent), tokens, beside + aborts + (trace.case.at_us > 0), len(trace.case.ids)
+    besides = beside + aborts + len(trace.acted) + (trace.case.at_us > 0)
+    return len(trace.sent), tokens, besides, len(trace.case.ids)
 
 
 def shrink(trace: Trace) -> Trials:
     """The smallest trace that was found to do it; ``trace`` itself is taken to do it."""
+    trace = yield from _actions(trace)
     trace = yield from _window(trace)
     while True:
         before = size(trace)
-        for step in (_requests, _prompts, _alone, _aborts, _outputs, _lengths, _question):
+        for step in (_actions, _requests, _prompts, _alone, _aborts, _outputs, _lengths, _question):
             trace = yield from step(trace)
         if size(trace) == before:
             return trace
@@ -121,6 +123,18 @@ def _together(trace: Trace) -> Trials:
         else:
             number += 1
     return trace
+
+
+def _actions(trace: Trace) -> Trials:
+    """Fewer actions; those that no replay can do go first, since they are not done anyway."""
+    playable = tuple(number for number, acted in enumerate(trace.acted) if acted.playable)
+    if len(playable) < len(trace.acted):
+        trace = cuts.with_acted(trace, playable)
+    if not trace.acted:
+        return trace
+    places = tuple(range(len(trace.acted)))
+    kept = yield from _tried(fewer(places), lambda some: cuts.with_acted(trace, some))
+    return cuts.with_acted(trace, kept) if len(kept) < len(places) else trace
 
 
 def _aborts(trace: Trace) -> Trials:

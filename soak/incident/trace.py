@@ -7,10 +7,12 @@ sends, reads or writes. Times are whole microseconds from the start of the trace
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from soak.drive.deed import PLAYABLE
 from soak.oracle.probe import ProbeOutcome, ResumeKind
 from soak.sglang.exchange import Logprobs, TokenIds
 
@@ -100,12 +102,36 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
+class Acted:
+    """An action of an experiment that was in force meanwhile.
+
+    Microseconds from the start of the trace, below 0 for one that began before; took_us: until it was over.
+    settings: plain values, as in ``soak.drive.deed``.
+    """
+
+    name: str
+    at_us: int
+    took_us: int
+    settings: Mapping[str, int | str] = field(default_factory=dict)
+    target: str = ""
+
+    @property
+    def playable(self) -> bool:
+        """Whether a replay can do it again."""
+        return self.name in PLAYABLE
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
-    """sent and seen run side by side, in order of sending; a follow-up stands after its parent."""
+    """sent and seen run side by side, in order of sending; a follow-up stands after its parent.
+
+    acted: actions of an experiment, in order of their begin.
+    """
 
     sent: tuple[Sent, ...]
     seen: tuple[Seen, ...]
     case: Case
+    acted: tuple[Acted, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.sent) != len(self.seen):

@@ -1,4 +1,4 @@
-"""Whole experiments in this process, on simulators of its own: small, quick, and with everything in a folder."""
+"""Whole experiments in this process, on simulators of its own: small, quick, all files in a folder."""
 
 from __future__ import annotations
 

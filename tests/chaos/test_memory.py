@@ -1,4 +1,4 @@
-"""What must hold afterwards, against simulators: it holds on a healthy one, and each planted fault breaks it."""
+"""What must hold afterwards, on simulators: it holds on a healthy one, and each planted fault breaks it."""
 
 from __future__ import annotations
 
