@@ -268,7 +268,9 @@ def test_what_a_config_allows_fits_into_its_context(
             "target": {"disruptive": True},
         }
     )
-    spec = loaded.resolve(Geometry(context_len=8000, chunk=chunk, track_interval=256))
+    spec = loaded.resolve(
+        Geometry(context_len=8000, chunk=chunk, track_interval=256, adapters=("a",), grammar=True)
+    )
     ends: dict[int, int] = {}
     for item in Plan(1, spec).items(index):
         before = 0 if item.parent is None else ends[item.parent]

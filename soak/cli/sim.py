@@ -51,6 +51,8 @@ def _end_with_stdin() -> None:
 @click.option("--host-tokens", default=0, show_default=True, help="Size of the host tier; 0: none.")
 @click.option("--overlap/--no-overlap", default=None, help="Overlap of scheduling and forward.")
 @click.option("--mixed-chunk/--no-mixed-chunk", default=None, help="Decode rows in prefill batches.")
+@click.option("--tokenizer", is_flag=True, help="Take and give text, and answer by JSON schemas.")
+@click.option("--lora-adapter", "lora_adapters", multiple=True, help="Name of an adapter; repeatable.")
 @click.option("--disable-radix-cache", is_flag=True)
 @click.option("--enable-metrics/--no-enable-metrics", default=True, help="Whether /metrics is served.")
 @click.option("--api-key", default=None, envvar="SOAK_SIM_API_KEY", help="Ask for this bearer key.")
@@ -74,6 +76,8 @@ def command(  # noqa: PLR0917
     host_tokens: int,
     overlap: bool | None,
     mixed_chunk: bool | None,
+    tokenizer: bool,
+    lora_adapters: tuple[str, ...],
     disable_radix_cache: bool,
     enable_metrics: bool,
     api_key: str | None,
@@ -104,6 +108,8 @@ def command(  # noqa: PLR0917
         "host_tokens": host_tokens or None,
         "overlap": overlap,
         "mixed_chunk": mixed_chunk,
+        "tokenizer": tokenizer,
+        "lora_adapters": lora_adapters or None,
         "disable_radix_cache": disable_radix_cache,
         "enable_metrics": enable_metrics,
         "api_key": api_key,

@@ -20,7 +20,16 @@ from soak.config.traffic import ROOM, SMALLEST, Load
 from soak.config.values import Section
 from soak.detect.run_length import run_length_for, run_length_words
 from soak.plan.geometry import Geometry
-from soak.plan.shapes import DISRUPTIVE, SHAPES, chunked_burst, co_batched, identical, planted
+from soak.plan.shapes import (
+    DISRUPTIVE,
+    SHAPES,
+    canary,
+    chunked_burst,
+    co_batched,
+    identical,
+    planted,
+    servable,
+)
 from soak.plan.spec import ResolvedSpec
 
 
@@ -138,7 +147,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _bursts_fit_the_budget(self) -> Config:
         most, burst = self.budget.in_flight, self.load.burst
-        bursts = (chunked_burst.NAME, co_batched.NAME, identical.NAME)
+        bursts = (chunked_burst.NAME, co_batched.NAME, identical.NAME, canary.NAME)
         if most is not None and most < burst and any(self.load.shapes.get(name) for name in bursts):
             raise ValueError(
                 f"budget.in_flight: given {most}; a burst of load.burst ({burst}) prompts would pass it: "
@@ -166,11 +175,17 @@ class Config(Section):
                 min_prompt=load.min_prompt,
                 decode_tokens=load.decode_tokens,
             )
+        weights = {name: load.shapes.get(name, 0) * servable(name, geometry) for name in SHAPES}
+        if not any(weights.values()):
+            raise ConfigError(
+                f"load.shapes: this server can be asked none of {', '.join(sorted(self.spec_shapes))}: an "
+                "adapter, a grammar or a host tier is wanted, and it says that it has none; add another shape"
+            )
         return ResolvedSpec(
             geometry=geometry,
             arrivals=load.arrivals,
             rate=repr(load.rate),
-            weights=tuple((name, load.shapes.get(name, 0)) for name in SHAPES),
+            weights=tuple(weights.items()),
             max_context=min(load.max_context or limit, limit),
             min_prompt=load.min_prompt,
             max_new_tokens=load.max_new_tokens,

@@ -130,7 +130,7 @@ def _of_others(conjunction: Conjunction) -> Conjunction:
     )
 
 
-BESIDE_OTHERS = (*_OURS, *(_of_others(c) for c in CONJUNCTIONS))
+BESIDE_OTHERS = (*_OURS, *(_of_others(c) for c in CONJUNCTIONS if c.by_users))
 
 REQUIRED_BESIDE_OTHERS = ("planted-resume", "beside-others")
 """Without these a run without load has looked at nothing, or at a server that nobody used."""

@@ -20,7 +20,8 @@ from soak.sglang.exchange import Outcome
 class Conjunction:
     """One of them. reached_by: the shape; conditions: their names in the known-fault table.
 
-    probe_confirms: a probe that looked at a victim of it went through it as well.
+    probe_confirms: a probe that looked at a victim of it went through it as well. by_users: whether other
+    people's traffic may come to it as well.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Conjunction:
     note: str
     applicable: Callable[[Geometry], bool] = lambda geometry: True
     probe_confirms: bool = False
+    by_users: bool = True
 
 
 _SHORT = 3  # tokens: as far as a short convolution reaches back
@@ -145,7 +147,9 @@ CONJUNCTIONS = (
         "abort-in-prefill",
         "abort-storm",
         ("abort_while_loading", "slot_reuse"),
-        lambda seen, _: _presumed(_taken_back(seen) and _in_prefill(seen)),
+        lambda seen, _: _presumed(
+            seen.item.shape == "abort-storm" and _taken_back(seen) and _in_prefill(seen)
+        ),
         lambda probe, _: probe.shape == "abort-storm",
         "a request was taken back before its first token, and the same prefix asked again",
     ),
@@ -172,7 +176,67 @@ CONJUNCTIONS = (
         lambda seen, _: _confirmed(seen.answer.cached_details.get("host", 0) > 0),
         lambda probe, _: probe.kind is ResumeKind.HOST,
         "a prefix came back from host memory; the server's cached_tokens_details says so",
+        applicable=lambda g: g.host_tier is not False,
         probe_confirms=True,
+    ),
+    Conjunction(
+        "canaries-together",
+        "canary",
+        (),
+        lambda seen, _: _presumed(seen.item.shape == "canary" and seen.answer.ok and seen.companions > 0),
+        lambda probe, _: probe.shape == "canary",
+        "a frozen prompt whose answer is known was answered while others were",
+        by_users=False,
+    ),
+    Conjunction(
+        "strict-json-together",
+        "strict-json",
+        (),
+        lambda seen, _: _confirmed(
+            seen.item.strict and seen.answer.ok and seen.answer.text is not None and seen.companions > 0
+        ),
+        lambda probe, _: probe.shape == "strict-json",
+        "several answers were bound to schemas of their own at once; their text came back",
+        applicable=lambda g: g.grammar,
+        by_users=False,
+    ),
+    Conjunction(
+        "adapters-by-turns",
+        "adapters",
+        ("lora", "colliding_key"),
+        lambda seen, _: _presumed(seen.item.keyed is not None and seen.answer.ok),
+        lambda probe, _: probe.shape == "adapters",
+        "a document that an adapter was asked about was asked about without it, in a namespace of its name",
+        applicable=lambda g: bool(g.adapters),
+        by_users=False,
+    ),
+    Conjunction(
+        "queued-together",
+        "pause-queue",
+        ("co_batched_prefill", "off_grid_start"),
+        lambda seen, _: _presumed(seen.held and seen.answer.ok and len(seen.item.prompts) > 1),
+        lambda probe, _: probe.shape == "pause-queue",
+        "several prompts queued while the server was paused, and were scheduled when it went on",
+        by_users=False,
+    ),
+    Conjunction(
+        "retraction-by-pause",
+        "pause-queue",
+        ("retraction", "retraction_backup"),
+        lambda seen, _: _confirmed(seen.item.shape == "pause-queue" and seen.answer.num_retractions > 0),
+        lambda probe, _: probe.shape == "pause-queue" and probe.kind is ResumeKind.RETRACTED,
+        "a pause sent a running request back to the queue; its num_retractions says so",
+        by_users=False,
+    ),
+    Conjunction(
+        "abort-in-load-back",
+        "abort-load",
+        ("host_tier", "abort_while_loading", "slot_reuse"),
+        lambda seen, g: _presumed(_taken_back(seen) and seen.item.shape == "abort-load"),
+        lambda probe, _: probe.shape == "abort-load",
+        "a document that had been pushed out was asked for and taken back while others needed its room",
+        applicable=lambda g: g.host_tier is not False,
+        by_users=False,
     ),
 )
 

@@ -7,6 +7,7 @@ by reason and never sent later in a pile.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections import Counter
@@ -19,8 +20,9 @@ import numpy as np
 from soak.drive.brake import Brake
 from soak.drive.observation import Observation
 from soak.drive.pace import Pace
-from soak.plan.item import Abort, AbortBy, Item
+from soak.plan.item import Abort, AbortBy, Hold, Item
 from soak.plan.plan import Plan
+from soak.plan.strict import code_of, schema_of
 from soak.sglang.allowance import Allowance
 from soak.sglang.exchange import Answer, Outcome, TokenIds
 from soak.sglang.session import Session
@@ -173,11 +175,34 @@ class Driver:
         companions = self.in_flight
         self.in_flight += len(prompts)
         groups = [prompts] if item.batched else [[ids] for ids in prompts]
-        sent = await asyncio.gather(
-            *(self._send(item, first, group, intended, companions) for first, group in _numbered(groups))
-        )
+        async with contextlib.AsyncExitStack() as stack:
+            held = False
+            if item.hold is not None and item.hold.after_tokens is None:
+                held = await stack.enter_async_context(self._session.held(item.hold.mode.value))
+            sending = asyncio.gather(
+                *(
+                    self._send(item, *part, intended, before=companions, held=held)
+                    for part in _numbered(groups)
+                )
+            )
+            if item.hold is not None:
+                stack.push_async_callback(_ended, sending)
+                await self._hold(item.hold, sending, max(len(ids) for ids in prompts))
+            sent = await sending
         good = [pair for group in sent for pair in group if pair[1].ok]
         return good[-1] if good else None
+
+    async def _hold(self, hold: Hold, sending: asyncio.Future[Any], tokens: int) -> None:
+        """Keep the server paused for as long as the plan says, from now or from its time on."""
+        if hold.after_tokens is None:
+            await asyncio.wait({sending}, timeout=hold.for_us / 1e6)
+            await self._session.let_go_on()
+            return
+        when = Abort(AbortBy.REQUEST, after_tokens=hold.after_tokens)
+        await asyncio.wait({sending}, timeout=self._pace.delay_s(when, tokens))
+        if not sending.done():
+            async with self._session.held(hold.mode.value):
+                await asyncio.sleep(hold.for_us / 1e6)
 
     async def _refused(self, item: Item, prompts: list[TokenIds], intended: float) -> str | None:
         """Why this item is not sent, or None once it may go."""
@@ -213,15 +238,22 @@ class Driver:
                 place.set_result(None)
 
     async def _send(
-        self, item: Item, first_part: int, prompts: list[TokenIds], intended: float, before: int
+        self,
+        item: Item,
+        first_part: int,
+        prompts: list[TokenIds],
+        intended: float,
+        *,
+        before: int,
+        held: bool,
     ) -> list[tuple[TokenIds, Answer]]:
-        """One request. ``before``: prompts in flight when its item was sent."""
+        """One request. ``before``: prompts in flight when its item was sent; held: the server was paused."""
         companions, prefilling = before + first_part, self._prefilling
         namespace = self._namespace(item)
         long = sum(len(ids) > self._plan.spec.geometry.chunk for ids in prompts)
         self._prefilling += long
         try:
-            answers, abort_us = await self._generate(item, prompts, namespace)
+            answers, abort_us = await self._generate(item, first_part, prompts, namespace)
         finally:
             self._free(len(prompts))
             self._prefilling -= long
@@ -237,6 +269,7 @@ class Driver:
                 prefilling_companions=prefilling + long - int(len(ids) > self._plan.spec.geometry.chunk),
                 namespace=namespace,
                 abort_us=abort_us,
+                held=held,
             )
             self._pace.observe(answer)
             if observation.ttft_s is not None and answer.first_token_s is not None:
@@ -245,12 +278,14 @@ class Driver:
         return list(zip(prompts, answers, strict=True))
 
     def _namespace(self, item: Item) -> str | None:
+        if item.keyed is not None:
+            return self._plan.spec.geometry.adapters[item.keyed]
         if item.tenant is None:
             return None
         return self._tenants[item.tenant] if self._tenants else self._session.tenant(item.tenant)
 
     async def _generate(
-        self, item: Item, prompts: list[TokenIds], namespace: str | None
+        self, item: Item, first_part: int, prompts: list[TokenIds], namespace: str | None
     ) -> tuple[tuple[Answer, ...], int | None]:
         """The answers, and after how many microseconds the request was taken back, None if it was not."""
         fields: dict[str, Any] = {
@@ -261,7 +296,13 @@ class Driver:
             "extra_key": namespace,
             "timeout_s": self._limits.timeout_s,
         }
-        if item.abort is None:
+        if item.adapter is not None:
+            fields["lora_path"] = self._plan.spec.geometry.adapters[item.adapter]
+        if item.strict:
+            code = code_of(self._plan.seed, self._plan.nonce, item.index, first_part)
+            # a grammar ends its answer with the end token, which must then be heard
+            fields |= {"json_schema": schema_of(code), "ignore_eos": False}
+        if item.abort is None or item.abort.part not in (None, first_part):
             return await self._session.generate(prompts, **fields), None
         rids = tuple(self._session.rid() for _ in prompts)
         asked = asyncio.ensure_future(self._session.generate(prompts, rids=rids, **fields))
@@ -299,6 +340,11 @@ class Driver:
         """A server may never notice that a client is gone: nothing of ours shall run on for ever."""
         await asyncio.sleep(_HUNG_UP_S)
         await self._session.abandon(rids)
+
+
+async def _ended(sending: asyncio.Future[Any]) -> None:
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
 
 
 def _numbered(groups: list[list[TokenIds]]) -> list[tuple[int, list[TokenIds]]]:

@@ -16,6 +16,7 @@ class Observation:
     ours and never the server's. ids: all tokens sent. companions: how many other load prompts were in flight
     when this one was sent; prefilling_companions: those of them longer than one prefill chunk. namespace: the
     ``extra_key`` it was sent with; abort_us: when the run took it back, in microseconds after its sending.
+    held: the run had paused the server before it was sent.
     """
 
     item: Item
@@ -27,6 +28,7 @@ class Observation:
     prefilling_companions: int = 0
     namespace: str | None = None
     abort_us: int | None = None
+    held: bool = False
 
     @property
     def lag_s(self) -> float:

@@ -179,7 +179,8 @@ def together(trace: Trace, one: int, other: int) -> Trace | None:
         return None
     like = trace.sent[trace.case.victim if trace.case.victim in places else places[0]]
     start = trace.sent[first.places[0]]
-    if any(trace.sent[p].namespace != like.namespace for p in places):
+    wanted = (like.namespace, like.adapter)
+    if any((trace.sent[p].namespace, trace.sent[p].adapter) != wanted for p in places):
         return None
     sent = [
         s

@@ -63,6 +63,11 @@ class SentIds:
                 return item
         raise IdsMissing(f"the plan has no step {row.step}, part {row.part} at index {row.index}")
 
+    def adapter(self, row: PromptRow) -> str:
+        """The LoRA adapter that a load prompt was sent to, "" for none."""
+        which = self.item(row).adapter
+        return "" if which is None else self.plan(row.session).spec.geometry.adapters[which]
+
     def load_row(self, session: int, index: int, step: int, part: int | None) -> PromptRow:
         """The row of a load prompt; for part None the last answered well, which follow-ups go on from."""
         key = (session, index)

@@ -72,7 +72,7 @@ class Player:
     def namespace(self, name: str) -> str | None:
         """The ``extra_key`` that stands for a namespace of the trace in this replay."""
         if name not in self._namespaces:
-            self._namespaces[name] = self.session.namespace()
+            self._namespaces[name] = name[1:] if name.startswith("=") else self.session.namespace()
         return self._namespaces[name]
 
     async def gate(self, tokens: int) -> None:
@@ -205,6 +205,7 @@ class Player:
                 return_logprob=sent.return_logprob,
                 logprob_start_len=sent.logprob_start_len,
                 extra_key=self.namespace(sent.namespace),
+                lora_path=sent.adapter or None,
                 timeout_s=self._manner.timeout_s,
             )
         finally:

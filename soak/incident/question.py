@@ -52,7 +52,7 @@ class Asking:
         return self.player.namespace(self._case.namespace)
 
     def _passes(self) -> Passes:
-        return Passes(self.player.session, self.timeout_s)
+        return Passes(self.player.session, self.timeout_s, adapter=self._case.adapter or None)
 
     @property
     def _askable(self) -> bool:

@@ -165,7 +165,8 @@ def _sent(
             logprob_start_len=row.start,
             parent=parent,
             inherits=inherits,
-            namespace=_namespace(row),
+            namespace=_namespace(row, ids),
+            adapter=_adapter_of_victim(row, ids),
         )
     item, before = ids.item(row), ids.parent(row)
     within = before is not None and before.seq in place
@@ -185,9 +186,17 @@ def _sent(
         return_logprob=item.return_logprob,
         parent=place[before.seq] if before is not None and within else None,
         inherits=before.length + len(before.output_ids) if before is not None and within else 0,
-        namespace=_namespace(row),
+        namespace=_namespace(row, ids),
         abort_us=row.abort_us,
+        adapter=ids.adapter(row),
     )
+
+
+def _adapter_of_victim(row: PromptRow, ids: SentIds) -> str:
+    try:
+        return ids.adapter(ids.victim(row))
+    except IdsMissing:
+        return ""
 
 
 def _from_victim(
@@ -204,8 +213,10 @@ def _from_victim(
     return (place[victim.seq], shared) if shared else (None, 0)
 
 
-def _namespace(row: PromptRow) -> str:
-    """A name that keeps namespaces apart; two processes may have given the same."""
+def _namespace(row: PromptRow, ids: SentIds) -> str:
+    """A name that keeps namespaces apart; two processes may have given the same. An adapter's name stays."""
+    if row.namespace in ids.plan(row.session).spec.geometry.adapters:
+        return f"={row.namespace}"
     return "" if row.namespace is None else f"{row.session}/{row.namespace}"
 
 
@@ -227,14 +238,14 @@ def _asked(
     if probe.number < 0:
         row = ids.load_row(probe.session, *_victim(probe))
         question, start = ids.whole(row), row.length - 1
-        namespace, at_us = _namespace(row), row.sent_us
+        namespace, at_us = _namespace(row, ids), row.sent_us
     else:
         asked = by_name.get("warm") or by_name.get("cold") or (passes[-1] if passes else None)
         if asked is None:
             raise IdsMissing("none of its passes is in the journal any more")
         question = ids.of(asked)
         start = len(question) - 1 if asked.start is None else asked.start
-        namespace, at_us = _namespace(by_name.get("warm", asked)), passes[0].sent_us
+        namespace, at_us = _namespace(by_name.get("warm", asked), ids), passes[0].sent_us
         answer_len = _answer_len(by_name.get("continuation"), question, start)
         if asked.what not in ("warm", "locate"):
             namespace = ""
@@ -266,6 +277,7 @@ def _asked(
         detail=probe.facts.get("detail", ""),
         cold_again=arrays.get("confirming cold", arrays.get("cold repeat")),
         steps=_steps(passes, by_name.get("warm")),
+        adapter=_adapter_of_case(probe, ids),
     )
 
 
@@ -274,6 +286,13 @@ def _steps(passes: list[PromptRow], warm: PromptRow | None) -> tuple[int, ...]:
     if warm is None:
         return ()
     return tuple(row.length for row in passes if row.what == "step" and row.namespace == warm.namespace)
+
+
+def _adapter_of_case(probe: ProbeRow, ids: SentIds) -> str:
+    try:
+        return ids.adapter(ids.load_row(probe.session, *_victim(probe)))
+    except IdsMissing:
+        return ""
 
 
 def _place_of_victim(probe: ProbeRow, ids: SentIds, place: dict[int, int]) -> int | None:

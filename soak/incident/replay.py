@@ -99,6 +99,7 @@ def _played(player: Player, asking: Asking) -> Trace | None:
         cold=cold,
         control=asking.control,
         namespace=was.namespace,
+        adapter=was.adapter,
         victim=victim,
         answer_len=min(was.answer_len, len(question.ids) - question.start - 1),
         at_us=asking.asked_at_us,

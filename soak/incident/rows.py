@@ -171,6 +171,7 @@ def _sent(number: int, row: Any, ids: TokenIds) -> Sent:
         inherits=take.whole("inherits", 0, len(ids), default=0),
         namespace=take.text("namespace", default=""),
         abort_us=take.whole_or_none("abort_us"),
+        adapter=take.text("adapter", default=""),
     )
     if not len(ids):
         raise RowError(f"sent[{number}]: a prompt without tokens")
@@ -239,6 +240,7 @@ def _case(row: dict[str, Any], arrays: Mapping[str, npt.NDArray[np.generic]], pr
         detail=take.text("detail", default="", most=4 * _MOST_TEXT),
         cold_again=logprobs.get("cold_again"),
         steps=take.wholes("steps", len(ids)),
+        adapter=take.text("adapter", default=""),
     )
     take.nothing_else([f.name for f in _CASE])
     return made

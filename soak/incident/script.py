@@ -145,6 +145,8 @@ def _refuse(trace: Trace, original: Original) -> None:
     case = trace.case
     if case.outcome is ProbeOutcome.BROKEN_INVARIANT:
         raise ScriptError("a broken length or another request's answer is not shown by logprobs: no script")
+    if case.adapter or any(sent.adapter or sent.namespace.startswith("=") for sent in trace.sent):
+        raise ScriptError("a script sends to no LoRA adapter: replay the bundle instead")
     if original.unsteady:
         raise ScriptError("its cold passes already disagree, so no script can call one of them the truth")
     if len(case.ids) - case.start < 2:

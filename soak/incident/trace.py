@@ -34,8 +34,10 @@ class Sent:
     inherits: how many leading ids are the parent's prompt and output; the rest are its own. parent is the
     position in the trace of the item they come from, None where the parent is outside the window (the ids are
     then sent as they were).
-    namespace: "" for the cache all load lives in; any other name stands for a fresh ``extra_key`` of its own.
+    namespace: "" for the cache all load lives in; any other name stands for a fresh ``extra_key`` of its own,
+    but for one that begins with "=": what follows is the very key, as where it is an adapter's name.
     abort_us: how long after its sending the run itself aborted it; None if it was left to finish.
+    adapter: the LoRA adapter that answered, "" for none.
     """
 
     index: int
@@ -56,6 +58,7 @@ class Sent:
     inherits: int = 0
     namespace: str = ""
     abort_us: int | None = None
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ class Case:
     detail: str = ""
     cold_again: Logprobs | None = None
     steps: tuple[int, ...] = ()
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

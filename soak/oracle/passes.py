@@ -85,12 +85,20 @@ class Pass:
 
 
 class Passes:
-    """The oracle's requests: not streamed, greedy, each counted in prefill tokens and told to ``on_pass``."""
+    """The oracle's requests: not streamed, greedy, each counted in prefill tokens and told to ``on_pass``.
+
+    adapter: the LoRA adapter that answers all of them, None for none.
+    """
 
     def __init__(
-        self, session: Session, timeout_s: float, on_pass: Callable[[Pass], None] = lambda _: None
+        self,
+        session: Session,
+        timeout_s: float,
+        on_pass: Callable[[Pass], None] = lambda _: None,
+        adapter: str | None = None,
     ) -> None:
         self._session = session
+        self._adapter = adapter
         self._timeout_s = timeout_s
         self._on_pass = on_pass
         self.tokens_prefilled = 0
@@ -120,6 +128,7 @@ class Passes:
             logprob_start_len=start,
             top_logprobs_num=top_k,
             extra_key=namespace,
+            lora_path=self._adapter,
         )
         self._seen(Pass(what, ids, max_new_tokens, temperature, start, namespace, answer))
         return self._good(what, answer)

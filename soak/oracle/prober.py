@@ -185,6 +185,7 @@ class Prober:
             self._session,
             self._settings.timeout_s,
             lambda sent: self._on_pass(PassSeen(number, control, sent, victim, segment)),
+            victim.adapter,
         )
 
     def _tail(self, number: int, purpose: str) -> TokenIds:

@@ -25,8 +25,9 @@ _YOUNGEST_S = 4.0
 class Victim:
     """One cached prefix. ids: all its tokens, the first ``prompt_len`` of them sent, the rest generated.
 
-    ``namespace``: the extra_key it lives in, None for the shared one. ``served``: the logprobs that the
-    server gave while it generated, shape (len(ids) - prompt_len,), None if they were not asked for.
+    ``namespace``: the extra_key it lives in, None for the shared one; ``adapter``: the LoRA adapter that
+    wrote it, None for none. ``served``: the logprobs that the server gave while it generated, shape
+    (len(ids) - prompt_len,), None if they were not asked for.
     """
 
     ids: TokenIds
@@ -40,6 +41,7 @@ class Victim:
     temperature: float = 0.0
     retractions: int = 0
     namespace: str | None = None
+    adapter: str | None = None
     served: Logprobs | None = None
     uses: int = 0
     due_s: float = -math.inf  # on the clock of written_s: not to be asked about before

@@ -7,6 +7,7 @@ followed the server would not replay.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,9 @@ class Geometry:
 
     ``state_grid`` is the distance between places where a hybrid model's recurrent state is kept when
     prefill writes it; ``track_interval`` the same for states written by decode. ``reserved_ids``: ids below
-    it are left out of random prompts (special tokens live there).
+    it are left out of random prompts (special tokens live there). ``adapters``: names of the LoRA adapters it
+    has loaded; ``grammar``: whether it can be made to answer by a JSON schema; ``host_tier``: whether
+    prefixes come back from host memory, None if it does not say.
     """
 
     vocab_size: int = 1000
@@ -30,12 +33,17 @@ class Geometry:
     hybrid: bool = False
     strategy: str | None = None
     reserved_ids: int = 10
+    adapters: tuple[str, ...] = ()
+    grammar: bool = False
+    host_tier: bool | None = None
 
     def boundaries(self) -> tuple[int, ...]:
         """The lengths whose multiples matter, smallest first, without 1 and without repeats."""
         named = (self.chunk, self.page, self.state_grid, self.track_interval, self.window)
         return tuple(sorted({n for n in named if n is not None and n > 1}))
 
-    def as_dict(self) -> dict[str, int | str | bool | None]:
-        """Plain values for JSON."""
-        return asdict(self)
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; what few servers have only where there is one."""
+        values = asdict(self) | {"adapters": list(self.adapters)}
+        rare = {"adapters": [], "grammar": False, "host_tier": None}
+        return {name: value for name, value in values.items() if name not in rare or value != rare[name]}

@@ -38,20 +38,47 @@ class Abort:
     """A request to be taken back before its end.
 
     prefill_per_mille: after this share of the time that its prefill is expected to take; after_tokens: once
-    so many tokens have been generated. One of the two is None.
+    so many tokens have been generated. One of the two is None. part: the one prompt of its item that is taken
+    back, None for all of them.
     """
 
     by: AbortBy
     prefill_per_mille: int | None = None
     after_tokens: int | None = None
+    part: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Plain values for JSON; part only where there is one."""
         return {
             "by": self.by.value,
             "prefill_per_mille": self.prefill_per_mille,
             "after_tokens": self.after_tokens,
+            **({} if self.part is None else {"part": self.part}),
         }
+
+
+class Pause(enum.StrEnum):
+    """What a paused server does with requests that run: it keeps them, or sends them back to its queue."""
+
+    IN_PLACE = "in_place"
+    RETRACT = "retract"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The server is paused around an item, for ``for_us`` microseconds, and goes on.
+
+    after_tokens: None pauses it before the item is sent, so that its prompts queue together; else once about
+    so many tokens of each have been generated.
+    """
+
+    mode: Pause
+    for_us: int
+    after_tokens: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"mode": self.mode.value, "for_us": self.for_us, "after_tokens": self.after_tokens}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +131,10 @@ class Item:
     parent: the step whose prompt and output come before this one's own segments; the step starts ``delay_us``
     after the parent has finished. A later step without parent starts ``delay_us`` after the step before it.
     batched: all prompts travel in one request; else each in its own, at once. tenant: whose cache namespace,
-    None for the one all load shares. abort: when the run itself takes the request back.
+    None for the one all load shares. abort: when the run itself takes the request back. adapter: number of
+    the LoRA adapter that answers; keyed: number of the adapter whose name is this request's cache namespace,
+    though none answers. strict: each answer must be the JSON object of its own schema. hold: the server is
+    paused meanwhile.
     """
 
     index: int
@@ -122,6 +152,10 @@ class Item:
     written_by: WrittenBy = WrittenBy.PREFILL
     tenant: int | None = None
     abort: Abort | None = None
+    adapter: int | None = None
+    keyed: int | None = None
+    strict: bool = False
+    hold: Hold | None = None
 
     @property
     def temperature(self) -> float:
@@ -129,12 +163,20 @@ class Item:
         return self.temperature_milli / 1000
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, in a fixed order; tenant and abort only where there is one."""
+        """Plain values for JSON, in a fixed order; what few items have only where there is one."""
         rare: dict[str, Any] = {}
         if self.tenant is not None:
             rare["tenant"] = self.tenant
         if self.abort is not None:
             rare["abort"] = self.abort.as_dict()
+        if self.adapter is not None:
+            rare["adapter"] = self.adapter
+        if self.keyed is not None:
+            rare["keyed"] = self.keyed
+        if self.strict:
+            rare["strict"] = True
+        if self.hold is not None:
+            rare["hold"] = self.hold.as_dict()
         return {
             "index": self.index,
             "step": self.step,

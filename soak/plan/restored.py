@@ -25,9 +25,11 @@ def spec_of(values: Mapping[str, Any]) -> ResolvedSpec:
         if unknown:
             raise ValueError(f"weights: no such shape {unknown[0]}")
         adaptive = given.pop("adaptive", None)
+        geometry = dict(given.pop("geometry"))
+        geometry["adapters"] = tuple(geometry.get("adapters", ()))
         return ResolvedSpec(
             adaptive=None if adaptive is None else Adaptive(**adaptive),
-            geometry=Geometry(**given.pop("geometry")),
+            geometry=Geometry(**geometry),
             # a draw goes by the order of the shapes, and JSON promises none
             weights=tuple((name, weights[name]) for name in MAKERS if name in weights),
             **given,

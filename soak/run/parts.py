@@ -77,6 +77,7 @@ def wire(
     record = Record(
         config,
         spec,
+        nonce=identity.nonce,
         deterministic=target.deterministic,
         registry=registry,
         say=say,
@@ -105,7 +106,7 @@ def wire(
         record.observe_load(seen, late=lateness.spoiled(seen), in_gap=in_gap)
 
     def forget_server() -> None:
-        record.victims.clear()
+        record.another_server()
         invariance.forget()
 
     continuity = Continuity(

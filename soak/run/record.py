@@ -25,11 +25,14 @@ from soak.export.course import Course
 from soak.export.metrics import RunMetrics
 from soak.export.tally import Tally
 from soak.incident.journal import Journal
+from soak.oracle.canaries import Canaries
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
 from soak.oracle.prober import Standalone
 from soak.oracle.victims import Victim, Victims
 from soak.plan.item import WrittenBy
+from soak.plan.shapes import canary
 from soak.plan.spec import ResolvedSpec
+from soak.plan.strict import code_of, wrong
 from soak.run.continuity import GONE
 from soak.run.thresholds import LoadFigures
 from soak.sglang.exchange import Outcome
@@ -48,17 +51,21 @@ class Record:
         config: Config,
         spec: ResolvedSpec,
         *,
+        nonce: int = 0,
         deterministic: bool,
         registry: CollectorRegistry,
         say: Callable[[str], None],
     ) -> None:
         shapes = [name for name, weight in spec.weights if weight]
         self._config = config
+        self._adapters = spec.geometry.adapters
         self._say = say
         self.tally = Tally()
         self.course = Course()
         self.metrics = RunMetrics(registry, shapes=shapes)
-        self.coverage = Coverage(spec.geometry, shapes)
+        self.coverage = Coverage(spec.geometry, config.spec_shapes)
+        self._plan_key = (config.run.seed, nonce)
+        self.canaries = Canaries()
         pool = spec.geometry.max_total_tokens
         self.victims = Victims(
             config.run.seed,
@@ -79,6 +86,11 @@ class Record:
         self.beside: list[Callable[[Observation, bool], None]] = []  # told of load, and of what a gap took
         self.mark_deed: Callable[[Deed], None] = lambda _deed: None
         self.file_alarm: Callable[[Alarm], str] = lambda _alarm: ""  # gives an alarm the id it is known under
+
+    def another_server(self) -> None:
+        """The server was replaced: its cache is gone, and maybe its model."""
+        self.victims.clear()
+        self.canaries.clear()
 
     def journal_load(self, seen: Observation) -> None:
         """One answered load prompt, written down at once, whatever is made of it."""
@@ -101,10 +113,24 @@ class Record:
             self.course.observe_load(seen)
         if seen.answer.ok:
             self._plant(seen)
+            self._known_answer(seen)
         elif seen.answer.outcome is Outcome.INVALID_LOGPROBS or seen.answer.breaks_invariant:
             self._spoiled(seen)
 
-    def _spoiled(self, seen: Observation) -> None:
+    def _known_answer(self, seen: Observation) -> None:
+        """What must have come back, where the plan knows: another request's answer is an alarm."""
+        item, answer = seen.item, seen.answer
+        if item.shape == canary.NAME:
+            where = f"load request {item.index}, step {item.step}, part {seen.part}"
+            for words in self.canaries.observe(canary.key_of(item, seen.part), answer.output_ids, where):
+                self._spoiled(seen, words)
+        if item.strict and answer.text is not None:
+            code = code_of(*self._plan_key, item.index, seen.part)
+            words = wrong(answer.text, code, answer.finish_reason == "stop")
+            if words:
+                self._spoiled(seen, f"load request {item.index}, part {seen.part}: its JSON answer {words}")
+
+    def _spoiled(self, seen: Observation, words: str = "") -> None:
         """Load met a null, lengths that do not add up or another request's ids: an alarm as in any probe."""
         item, answer = seen.item, seen.answer
         decoded = item.written_by is WrittenBy.DECODE or item.parent is not None
@@ -113,7 +139,7 @@ class Record:
             shape=item.shape,
             kind=ResumeKind.DECODE if decoded else ResumeKind.PREFILL,
             outcome=ProbeOutcome.NON_FINITE if "null" in answer.detail else ProbeOutcome.BROKEN_INVARIANT,
-            detail=f"load request {item.index}, step {item.step}: {answer.detail}",
+            detail=words or f"load request {item.index}, step {item.step}: {answer.detail}",
             resume_boundary=answer.cached_tokens,
         )
         if self.journal is not None:
@@ -142,6 +168,7 @@ class Record:
                 temperature=item.temperature,
                 retractions=answer.num_retractions,
                 namespace=seen.namespace,
+                adapter=None if item.adapter is None else self._adapters[item.adapter],
                 served=answer.output_logprobs if decoded and item.return_logprob else None,
             )
         )

@@ -18,6 +18,7 @@ from soak.config import Config, ConfigError
 from soak.incident.about import spec_differences
 from soak.incident.journal_file import JournalUnusable, journal_path
 from soak.incident.journal_reader import JournalReader
+from soak.plan.shapes import pause_queue
 from soak.run.exit_code import ExitCode
 from soak.run.identity import Identity
 from soak.run.replanning import read_run
@@ -70,11 +71,13 @@ class Earlier:
         return max(self.left.index + 1, journalled)
 
     async def take_back(self, client: SGLangClient, *, settle: bool = True) -> int:
-        """Abort all that the dead process may have left; how many aborts the server took.
+        """Abort all that the dead process may have left, and end its pause; how many aborts the server took.
 
         settle: wait a moment for the server to be idle. Unknown rids cost it nothing.
         """
         left = self.left
+        if pause_queue.NAME in self.run["spec"].get("weights", {}):
+            await client.continue_()  # it may have died with the server paused
         taken = await client.abort_all_of(rid_of(left.session, serial) for serial in left.rids)
         deadline = time.monotonic() + _SETTLE_S
         while settle and left.rids and time.monotonic() < deadline:

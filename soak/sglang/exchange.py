@@ -42,7 +42,8 @@ class GenerateRequest:
 
     prompts: token ids (int32 arrays) or text, all of one kind; rids: one per prompt, fixed width, since the
     server aborts by prefix. ``logprob_start_len`` counts tokens: position ``logprob_start_len`` itself has no
-    logprob, the first comparable one is the next. None leaves a field to the server.
+    logprob, the first comparable one is the next. None leaves a field to the server. lora_path: the name of
+    an adapter; json_schema: what the output must meet, as text.
     """
 
     prompts: tuple[TokenIds | str, ...]
@@ -56,6 +57,8 @@ class GenerateRequest:
     top_logprobs_num: int = 0
     token_ids_logprob: tuple[int, ...] | None = None
     extra_key: str | None = None
+    lora_path: str | None = None
+    json_schema: str | None = None
     stream: bool = False
     timeout_s: float = 120.0
 

@@ -315,6 +315,21 @@ class _Facts:
         """Tokens per prefill chunk; the whole context where chunking is off (-1)."""
         return self.number("chunked_prefill_size") or self.context_len()
 
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the LoRA adapters it was started with, in order."""
+        said = self._info.get("lora_paths")
+        entries = list(said) if isinstance(said, list | dict) else []
+        names = [entry.get("lora_name") if isinstance(entry, dict) else entry for entry in entries]
+        # NAME=PATH as on the command line, or the name alone
+        return tuple(sorted({name.split("=")[0] for name in names if isinstance(name, str) and name}))
+
+    def grammar(self) -> bool:
+        """Whether it can be bound to a JSON schema: SGLang cannot without a tokenizer or a backend."""
+        backend = self._info.get("grammar_backend")
+        return (
+            self._info.get("skip_tokenizer_init") is False and isinstance(backend, str) and backend != "none"
+        )
+
     def geometry(self, found: Findings, chunk: int) -> Geometry:
         vocab = found.vocab_size or self.number("vocab_size")
         if vocab is None:
@@ -345,4 +360,7 @@ class _Facts:
             hybrid=hybrid,
             strategy=strategy if hybrid and isinstance(strategy, str) else None,
             reserved_ids=_RESERVED_LOW if large else 10,
+            adapters=self.adapters(),
+            grammar=self.grammar(),
+            host_tier=self.flag("enable_hierarchical_cache"),
         )

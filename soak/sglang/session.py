@@ -7,10 +7,11 @@ server. The server aborts by prefix of the rid; fixed width makes a rid the pref
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import heapq
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 from soak.sglang.client import SGLangClient
 from soak.sglang.exchange import Answer, GenerateRequest, TokenIds
@@ -51,6 +52,8 @@ class Session:
         self._oldest: list[tuple[int, str]] = []  # a heap of what was sent; what is settled goes when met
         self._giving_back: set[asyncio.Task[None]] = set()
         self._namespaces = 0
+        self._paused = False
+        self._pausing = asyncio.Lock()
 
     def rid(self) -> str:
         """The next rid."""
@@ -103,6 +106,26 @@ class Session:
         """Abort requests whose answers nobody waits for any more, and forget those the server was told of."""
         await self._abort(list(rids))
 
+    @contextlib.asynccontextmanager
+    async def held(self, mode: str) -> AsyncIterator[bool]:
+        """The server paused for the length of the block, one block at a time; whether it really was.
+
+        Whatever happens inside, it goes on; should it not hear of that, ``abort_outstanding`` tells it again.
+        """
+        async with self._pausing:
+            self._paused = True
+            try:
+                paused, _ = await self.client.pause(mode)
+                yield paused
+            finally:
+                await asyncio.shield(self.let_go_on())
+
+    async def let_go_on(self) -> None:
+        """End a pause of this session, if there is one."""
+        if self._paused:
+            gone_on, _ = await self.client.continue_()
+            self._paused = not gone_on
+
     def tenant(self, number: int) -> str:
         """The namespace of a tenant, the same for the whole session and nobody else's."""
         return f"soak-{self.run_id}-tenant-{number:03d}"
@@ -133,8 +156,12 @@ class Session:
         """Abort everything that may still run; returns how many aborts could not be delivered in time.
 
         Thousands take longer than that, since SGLang heeds whole rids alone, one a request: they go on for as
-        long as the server takes some every ``within_s``, up to a minute.
+        long as the server takes some every ``within_s``, up to a minute. A pause
+        that was not ended ends first.
         """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(within_s, _TELL_S)):
+                await self.let_go_on()
         if self._outstanding:
             task = asyncio.create_task(self._abort(sorted(self._outstanding)))
             left, deadline = len(self._outstanding) + 1, asyncio.get_running_loop().time() + _LONGEST_S

@@ -41,6 +41,8 @@ def encode_generate(request: GenerateRequest) -> bytes:
     }
     if request.sampling_seed is not None:
         sampling["sampling_seed"] = request.sampling_seed
+    if request.json_schema is not None:
+        sampling["json_schema"] = request.json_schema
     sent = [p if isinstance(p, str) else np.ascontiguousarray(p, np.int32) for p in prompts]
     body: dict[str, object] = {
         "rid": request.rids[0] if single else request.rids,
@@ -58,6 +60,8 @@ def encode_generate(request: GenerateRequest) -> bytes:
         body["token_ids_logprob"] = request.token_ids_logprob
     if request.extra_key is not None:
         body["extra_key"] = request.extra_key
+    if request.lora_path is not None:
+        body["lora_path"] = request.lora_path
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 

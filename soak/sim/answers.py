@@ -12,6 +12,7 @@ from typing import Any
 from soak.sim.engine import Update
 from soak.sim.radix import there
 from soak.sim.request import InputLogprobs, Request
+from soak.sim.text import tokenizer
 
 Triple = list[float | int | None]
 
@@ -19,9 +20,10 @@ Triple = list[float | int | None]
 class Pending:
     """A request that is being served: everything received so far, and an event set on each update."""
 
-    def __init__(self, request: Request, received_s: float, vocab: int) -> None:
+    def __init__(self, request: Request, received_s: float, vocab: int, *, text: bool = False) -> None:
         self.request = request
         self._vocab = vocab
+        self._text = tokenizer(vocab) if text else None
         self.received_s = received_s
         self.wall_s = time.time()
         self.first_s: float | None = None
@@ -78,10 +80,14 @@ class Pending:
             self.input_picked = [None, *(_triples(v, request.token_ids_logprob) for v in inputs.picked)]
 
     def answer(self, index: int | None = None) -> dict[str, Any]:
-        """The answer as it stands: ``output_ids`` and ``meta_info``, and ``index`` in a batched stream."""
+        """The answer as it stands: ``output_ids``, ``meta_info``, ``index`` in a batched stream, and ``text``
+        with a tokenizer.
+        """
         out: dict[str, Any] = {"output_ids": self.output, "meta_info": self._meta()}
         if self._never_started:
             out = {"text": "", **out}
+        elif self._text is not None:
+            out = {"text": self._text.decode(self.output), **out}
         if index is not None:
             out["index"] = index
         self._answered = True

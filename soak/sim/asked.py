@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from soak.sim.config import SimConfig
+from soak.sim.grammar import GrammarError, texts_of
 from soak.sim.request import Request, Sampling
+from soak.sim.text import tokenizer
 
 NO_TEXT = (
     "The engine initialized with skip_tokenizer_init=True cannot accept text prompts. Please provide "
@@ -51,7 +53,7 @@ SAMPLING_KEYS = frozenset(
         "sampling_seed",
     ]
 )
-UNSUPPORTED_SAMPLING = frozenset(["stop", "stop_regex", "json_schema", "regex", "ebnf", "structural_tag"])
+UNSUPPORTED_SAMPLING = frozenset(["stop", "stop_regex", "regex", "ebnf", "structural_tag"])
 
 
 class Refused(ValueError):
@@ -101,7 +103,7 @@ def read(body: Any, config: SimConfig, first_seq: int, now_s: float) -> Asked:
         raise validation_error("Input should be a valid dictionary")
     ids = body.get("input_ids")
     if ids is None and body.get("text") is not None:
-        raise Refused(NO_TEXT)
+        ids = _encoded(body["text"], config)
     if ids is None:
         raise Refused("Either text, input_ids or input_embeds should be provided.")
     if not isinstance(ids, list):
@@ -119,6 +121,17 @@ def read(body: Any, config: SimConfig, first_seq: int, now_s: float) -> Asked:
     for request in requests:
         request.stream = stream
     return Asked(requests, batched, stream)
+
+
+def _encoded(text: Any, config: SimConfig) -> Any:
+    """The ids of a text, or of each of several."""
+    if not config.tokenizer:
+        raise Refused(NO_TEXT)
+    texts = text if isinstance(text, list) else [text]
+    if not texts or not all(isinstance(one, str) for one in texts):
+        raise validation_error("text: must be str, list of str or null")
+    ids = [tokenizer(config.vocab).encode(one) for one in texts]
+    return ids if isinstance(text, list) else ids[0]
 
 
 def _rids(rid: Any, n: int, batched: bool) -> list[str]:
@@ -165,7 +178,7 @@ def _one(fields: _Fields, prompt: Any, config: SimConfig, *, rid: str, seq: int,
         raise Refused("input_ids cannot be empty.")
     if min(prompt) < 0 or max(prompt) >= config.vocab:
         raise Refused(f"The input_ids {prompt} contains values greater than the vocab size ({config.vocab}).")
-    sampling = _sampling(fields.get("sampling_params", {}))
+    sampling = _sampling(fields.get("sampling_params", {}), config)
     _check_lengths(len(prompt), sampling, config)
     page = config.page_size
     room = min(
@@ -203,15 +216,21 @@ def _one(fields: _Fields, prompt: Any, config: SimConfig, *, rid: str, seq: int,
     )
 
 
-def _sampling(params: Any) -> Sampling:
+def _sampling(params: Any, config: SimConfig) -> Sampling:
     if not isinstance(params, dict):
         raise validation_error("sampling_params: Input should be a valid dictionary")
     unknown = sorted(set(params) - SAMPLING_KEYS)
     if unknown:
         raise Refused("Internal Server Error", 500)
     constrained = sorted(k for k in UNSUPPORTED_SAMPLING if params.get(k))
+    if params.get("json_schema") and not config.tokenizer:
+        constrained.insert(0, "json_schema")
     if constrained:
         raise Refused(f"{constrained[0]} needs a tokenizer or a grammar backend; the simulator has neither.")
+    try:
+        texts = texts_of(params["json_schema"]) if params.get("json_schema") else ()
+    except GrammarError as error:
+        raise Refused(f"Failed to compile json grammar: {error}") from error
     new = params.get("max_new_tokens", 128)
     new = 1 << 30 if new is None else int(new)
     if new < 0:
@@ -233,6 +252,7 @@ def _sampling(params: Any) -> Sampling:
         ignore_eos=bool(params.get("ignore_eos", False)),
         stop_token_ids=tuple(params.get("stop_token_ids") or ()),
         seed=params.get("sampling_seed"),
+        texts=texts,
     )
 
 

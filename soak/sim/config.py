@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from soak.runners.faults import check_names
+from soak.sim.text import tokenizer
 
 ModelKind = Literal["hybrid", "attention"]
 Numerics = Literal["exact", "production"]
@@ -55,6 +56,7 @@ class SimConfig:
     retraction_backup: bool = False
     spec_draft_tokens: int = 0
     lora_adapters: tuple[str, ...] = ()
+    tokenizer: bool = False
     step_delay_s: float = 0.0
     model_path: str = "soak/sim"
 
@@ -103,7 +105,9 @@ class SimConfig:
             )
 
     def _check_options(self) -> None:
-        """Options that exclude each other, in SGLang or here."""
+        """Options that exclude each other, in SGLang or here; a vocabulary too small for text."""
+        if self.tokenizer:
+            tokenizer(self.vocab)
         for option in ("retraction_backup", "mixed_chunk", "spec_draft_tokens"):
             if self.overlap and getattr(self, option):
                 raise ValueError(f"{option} cannot be combined with overlap here; turn overlap off")

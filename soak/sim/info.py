@@ -27,7 +27,8 @@ def server_info(engine: Engine, host: str, port: int, started_s: float) -> dict[
         "model_path": config.model_path,
         "tokenizer_path": config.model_path,
         "served_model_name": config.model_path,
-        "skip_tokenizer_init": True,
+        "skip_tokenizer_init": not config.tokenizer,
+        "grammar_backend": "xgrammar",
         "load_format": "dummy",
         "context_length": None,  # not given on the command line; /v1/models says the limit
         "dtype": "float64" if exact else "bfloat16",

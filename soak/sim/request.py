@@ -14,10 +14,15 @@ import numpy as np
 from soak.sim.numerics import F32, F64, I64
 from soak.sim.radix import Namespace, Node
 
+EOS = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling parameters. seed is honoured in exact mode only, as under deterministic inference."""
+    """Sampling parameters. seed is honoured in exact mode only, as under deterministic inference.
+
+    texts: what the answer must be one of, by its JSON schema; empty where anything may come.
+    """
 
     max_new_tokens: int = 128
     temperature: float = 1.0
@@ -26,6 +31,7 @@ class Sampling:
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
+    texts: tuple[bytes, ...] = ()
 
 
 @dataclass(slots=True)

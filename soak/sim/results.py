@@ -14,10 +14,9 @@ from soak.sim.batch import Chunk
 from soak.sim.cache import Cache
 from soak.sim.config import SimConfig
 from soak.sim.counters import Counters
-from soak.sim.request import InputLogprobs, Request
+from soak.sim.request import EOS, InputLogprobs, Request
 from soak.sim.runner import ForwardResult, Sampled, TokenScores
 
-EOS = 2
 ABORTED = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
 
 Tracks = dict[str, tuple[int, int]]
@@ -136,6 +135,8 @@ class Results:
         sampling, token = request.sampling, request.output[-1]
         if len(request.output) >= sampling.max_new_tokens:
             return {"type": "length", "length": sampling.max_new_tokens}
-        if token in sampling.stop_token_ids or (token == EOS and not sampling.ignore_eos):
+        if token in sampling.stop_token_ids or (
+            token == EOS and not (sampling.ignore_eos and not sampling.texts)
+        ):
             return {"type": "stop", "matched": token}
         return None

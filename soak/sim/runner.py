@@ -15,12 +15,13 @@ from soak.sim.batch import DECODE_NOISE, Chunk
 from soak.sim.blas import use_one_thread
 from soak.sim.cache import Cache
 from soak.sim.config import SimConfig
+from soak.sim.grammar import allowed
 from soak.sim.graphs import DecodeGraphs, PrefillGraphs
 from soak.sim.inputs import DecodeInputs, ExtendInputs
 from soak.sim.model import Model, no_wait
 from soak.sim.numerics import F64, I64, ExactNumerics, ProductionNumerics, log_softmax
 from soak.sim.radix import there
-from soak.sim.request import Request
+from soak.sim.request import EOS, Request
 
 
 @dataclass(slots=True)
@@ -111,6 +112,9 @@ class Runner:
 
     def _sample(self, hidden: F64, requests: list[Request], wanted: list[bool]) -> list[Sampled | None]:
         logits = self.model.logits(hidden)
+        for i, request in enumerate(requests):
+            if wanted[i] and request.sampling.texts:
+                _bind(logits[i], request)
         tokens = logits.argmax(axis=1)
         scored = [i for i, r in enumerate(requests) if wanted[i] and r.return_logprob]
         out: list[Sampled | None] = [None] * len(requests)
@@ -173,6 +177,14 @@ class Runner:
         if request.top_logprobs_num == 0 and request.token_ids_logprob is None:
             return [TokenScores(v) for v in rows[np.arange(len(rows)), targets].tolist()]
         return [_scores(row, int(t), request) for row, t in zip(rows, targets, strict=True)]
+
+
+def _bind(logits: F64, request: Request) -> None:
+    """Leave only what the request's grammar allows next; the end token once nothing else is."""
+    may = allowed(request.sampling.texts, [*request.output, *request.future])
+    barred = np.ones(len(logits), bool)
+    barred[list(may) if may else [EOS]] = False
+    logits[barred] = -np.inf
 
 
 def _displace(rows: F64, targets: I64, nats: F64) -> None:

@@ -24,6 +24,7 @@ from soak.sim.answers import Pending, refused_late
 from soak.sim.asked import Asked, Refused, RefusedLate, internal_error, read, validation_error
 from soak.sim.config import SimConfig
 from soak.sim.engine import Engine, EngineDead, Update
+from soak.sim.text import tokenizer
 
 JSON = "application/json"
 FLUSHED = (
@@ -89,6 +90,7 @@ class Server:
         app.on_response_prepare.append(_untype)
         routes: list[tuple[str, str, Callable[[web.Request], Awaitable[web.StreamResponse]]]] = [
             ("POST", "/generate", self._generate),
+            ("POST", "/tokenize", self._tokenize),
             ("GET", "/server_info", self._server_info),
             ("GET", "/get_server_info", self._server_info),
             ("GET", "/model_info", self._model_info),
@@ -189,6 +191,16 @@ class Server:
                 if one.finish is None:  # the client has gone away
                     self.engine.post(partial(self.engine.scheduler.abort, one.request.rid))
 
+    async def _tokenize(self, request: web.Request) -> web.StreamResponse:
+        body = await self._body(request)
+        prompt = body.get("prompt") if isinstance(body, dict) else None
+        if not self.config.tokenizer:
+            raise Refused("Internal server error", 500, internal_error("The server has no tokenizer."))
+        if not isinstance(prompt, str):
+            raise validation_error("prompt: Input should be a valid string")
+        ids = tokenizer(self.config.vocab).encode(prompt)
+        return _json({"tokens": ids, "count": len(ids), "max_model_len": self.config.context_len})
+
     def _queue(self, asked: Asked) -> None:
         """On the engine's thread: all requests of a batched body join the queue in the same step."""
         for request in asked.requests:
@@ -202,7 +214,7 @@ class Server:
             raise Refused(f"Duplicate request ID detected: {taken[0]}")
         now = time.monotonic()
         for one in asked.requests:
-            self._pending[one.rid] = Pending(one, now, self.config.vocab)
+            self._pending[one.rid] = Pending(one, now, self.config.vocab, text=self.config.tokenizer)
 
     @staticmethod
     def _raise_failed(pending: list[Pending]) -> None:

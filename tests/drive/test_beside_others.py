@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from soak.drive.beside_others import REQUIRED_BESIDE_OTHERS, SIGNS
-from soak.drive.conjunctions import CONJUNCTION_NAMES
+from soak.drive.conjunctions import CONJUNCTIONS
 from soak.drive.coverage import Coverage
 from soak.drive.coverage_state import CoverageState
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
@@ -37,7 +37,8 @@ def test_without_counters_others_are_unobservable_and_ours_not_reached() -> None
     blind.observe_server(None)
     blind.observe_server(ServerMetrics())
     told = state(blind)
-    assert set(told) == {"planted-resume", "planted-decode-resume", "beside-others", *CONJUNCTION_NAMES}
+    of_users = {c.name for c in CONJUNCTIONS if c.by_users}
+    assert set(told) == {"planted-resume", "planted-decode-resume", "beside-others", *of_users}
     reached_by_us = {"planted-resume", "planted-decode-resume"}
     assert {name for name, s in told.items() if s is CoverageState.NOT_REACHED} == reached_by_us
     assert {s for name, s in told.items() if name not in reached_by_us} == {CoverageState.UNOBSERVABLE}

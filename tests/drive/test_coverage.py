@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 
 from soak.drive.conjunctions import CONJUNCTION_NAMES, CONJUNCTIONS
@@ -11,6 +13,8 @@ from soak.plan.shapes import SHAPES
 from soak.runners.faults import FAULTS
 from soak.sglang.exchange import Answer, Outcome
 from soak.sglang.server_metrics import ServerMetrics
+
+EVERYTHING = Geometry(adapters=("a",), grammar=True, host_tier=True)
 
 
 def seen(
@@ -26,15 +30,23 @@ def seen(
     outcome: Outcome = Outcome.OK,
     retractions: int = 0,
     host: int = 0,
+    adapter: int | None = None,
+    keyed: int | None = None,
+    strict: bool = False,
+    text: str | None = None,
+    held: bool = False,
+    prompts: int = 1,
 ) -> Observation:
     own = Prompt((Segment("own", 1, 0, 20 if step else n),))
     item = Item(
-        3, step, shape, 0, (own,), 8,
+        3, step, shape, 0, (own,) * prompts, 8,
         parent=step - 1 if step else None, batched=batched, tenant=tenant, abort=abort,
+        adapter=adapter, keyed=keyed, strict=strict,
     )  # fmt: skip
     answer = Answer("r", outcome, prompt_tokens=n, cached_tokens=cached, num_retractions=retractions)
     answer.cached_details = {"host": host}
-    return Observation(item, 0, np.zeros(n, np.int32), 0.0, answer, prefilling, prefilling)
+    answer.text = text
+    return Observation(item, 0, np.zeros(n, np.int32), 0.0, answer, prefilling, prefilling, held=held)
 
 
 def probe(shape: str, kind: ResumeKind = ResumeKind.PREFILL, boundary: int = 0) -> ProbeResult:
@@ -46,7 +58,7 @@ def state(coverage: Coverage) -> dict[str, CoverageState]:
 
 
 def test_nothing_is_reached_by_having_been_planned() -> None:
-    coverage = Coverage(Geometry(), SHAPES)
+    coverage = Coverage(EVERYTHING, SHAPES)
     for shape in SHAPES:
         coverage.observe_load(seen(shape))
     assert set(state(coverage)) == set(CONJUNCTION_NAMES)
@@ -54,7 +66,7 @@ def test_nothing_is_reached_by_having_been_planned() -> None:
 
 
 def test_the_servers_word_confirms_and_company_only_presumes() -> None:
-    coverage = Coverage(Geometry(chunk=256), SHAPES)
+    coverage = Coverage(replace(EVERYTHING, chunk=256), SHAPES)
     coverage.observe_load(seen("shared-prefix", cached=1))
     coverage.observe_load(seen("long-context", cached=257))
     coverage.observe_load(seen("chunked-burst", prefilling=1))
@@ -67,6 +79,12 @@ def test_the_servers_word_confirms_and_company_only_presumes() -> None:
     coverage.observe_load(seen("abort-storm", abort=Abort(AbortBy.REQUEST, 500), outcome=Outcome.TAKEN_BACK))
     coverage.observe_load(seen("pressure", retractions=1))
     coverage.observe_load(seen("tier-round-trip", cached=99, host=64))
+    coverage.observe_load(seen("canary", prefilling=1))
+    coverage.observe_load(seen("strict-json", strict=True, text="{}", prefilling=1))
+    coverage.observe_load(seen("adapters", adapter=0))
+    coverage.observe_load(seen("adapters", keyed=0))
+    coverage.observe_load(seen("pause-queue", held=True, prompts=2))
+    coverage.observe_load(seen("abort-load", abort=Abort(AbortBy.REQUEST, 50), outcome=Outcome.TAKEN_BACK))
     assert state(coverage) == {
         "prefix-hit": CoverageState.CONFIRMED,
         "far-context-resume": CoverageState.CONFIRMED,
@@ -82,6 +100,12 @@ def test_the_servers_word_confirms_and_company_only_presumes() -> None:
         "abort-in-decode": CoverageState.NOT_REACHED,
         "retraction": CoverageState.CONFIRMED,
         "host-tier-resume": CoverageState.CONFIRMED,
+        "canaries-together": CoverageState.PRESUMED,
+        "strict-json-together": CoverageState.CONFIRMED,
+        "adapters-by-turns": CoverageState.PRESUMED,
+        "queued-together": CoverageState.PRESUMED,
+        "retraction-by-pause": CoverageState.NOT_REACHED,
+        "abort-in-load-back": CoverageState.PRESUMED,
     }
 
 

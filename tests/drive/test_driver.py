@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from soak.drive.brake import Brake, StopLimits
 from soak.drive.driver import DriveLimits, Driver
 from soak.drive.observation import Observation
+from soak.plan.geometry import Geometry
 from soak.plan.item import AbortBy
 from soak.plan.plan import Plan
 from soak.plan.spec import ResolvedSpec
@@ -320,3 +322,88 @@ async def test_tenants_have_namespaces_of_their_own_or_the_given_ones() -> None:
     await made.run(0.3)
     await made.drain(1)
     assert {fields["extra_key"] for _, fields in given.asked} == {"a", "b", "c"}
+
+
+class Pausing(Session):
+    """Remembers when it was paused, between what was asked."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        super().__init__(seconds)
+        self.told: list[str] = []
+        self.lock = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def held(self, mode: str) -> AsyncIterator[bool]:
+        async with self.lock:
+            self.told.append(mode)
+            try:
+                yield True
+            finally:
+                await self.let_go_on()
+
+    async def let_go_on(self) -> None:
+        pauses = [word for word in self.told if word != "asked"]
+        if pauses[-1] != "on":
+            self.told.append("on")
+
+    async def generate(self, prompts: Iterable[TokenIds], **fields: object) -> tuple[Answer, ...]:
+        self.told.append("asked")
+        return await super().generate(prompts, **fields)
+
+
+def served_by(shape: str, **geometry: object) -> ResolvedSpec:
+    facts = Geometry(**geometry)  # type: ignore[arg-type]
+    return dataclasses.replace(FAST, rate="20", weights=((shape, 1),), geometry=facts, decode_tokens=8)
+
+
+async def test_a_pause_holds_what_queues_and_always_ends() -> None:
+    session = Pausing(0.2)
+    tested, seen = driver(session, served_by("pause-queue"))
+    await tested.run(1.0)
+    await tested.drain(5)
+    assert {s.held for s in seen} == {True, False}
+    assert {"in_place", "retract"} <= set(session.told)
+    assert session.told.count("on") == session.told.count("in_place") + session.told.count("retract")
+    place = session.told.index("in_place")
+    assert session.told[place + 1] == "asked"
+
+
+async def test_a_run_that_ends_in_a_pause_ends_the_pause() -> None:
+    session = Pausing(30)
+    tested, _ = driver(session, served_by("pause-queue"))
+    await tested.run(0.5)
+    await tested.drain(0)
+    assert session.told.count("on") == session.told.count("in_place") + session.told.count("retract")
+
+
+async def test_adapters_and_their_names_as_namespaces_are_sent() -> None:
+    session = Session()
+    tested, seen = driver(session, served_by("adapters", adapters=("fr", "de")))
+    await tested.run(2.0)
+    await tested.drain(5)
+    sent = {(fields.get("lora_path"), fields["extra_key"]) for _, fields in session.asked}
+    assert sent <= {("fr", None), ("de", None), (None, "fr"), (None, "de"), (None, None)}
+    assert len(sent) == 5
+    assert {s.namespace for s in seen} == {None, "fr", "de"}
+
+
+async def test_each_strict_prompt_has_a_schema_of_its_own() -> None:
+    session = Session()
+    tested, _ = driver(session, served_by("strict-json", grammar=True))
+    await tested.run(0.5)
+    await tested.drain(5)
+    schemas = [fields["json_schema"] for _, fields in session.asked]
+    assert len(set(map(str, schemas))) == len(schemas) > 5
+    assert all(fields["ignore_eos"] is False for _, fields in session.asked)
+
+
+async def test_only_the_named_part_is_taken_back() -> None:
+    session = Session(0.1)
+    tested, seen = driver(session, served_by("abort-load", max_total_tokens=9000))
+    await tested.run(0.3)
+    await tested.drain(10)
+    last = [s for s in seen if s.item.step == 2]
+    back = [s for s in last if s.abort_us is not None]
+    assert back
+    assert {s.part for s in back} == {len(s.item.prompts) - 1 for s in back}
+    assert len(last) > len(back)

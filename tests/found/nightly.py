@@ -60,36 +60,29 @@ CI = (
     "stale-track-rows",
 )
 NOT_FOUND: Mapping[str, str] = {
-    "abort-slot-reuse": (
-        "not within the minutes tried: a request must be aborted while its prefix is load"
-        "ed back, and others' prefixes outlive it"
-    ),
-    "retract-lost-state": (
-        "not within the minutes tried: 21 retractions were reached, but what had been ret"
-        "racted was evicted before it was asked about"
-    ),
-    "tenant-key-collision": (
-        "soak sends no request with an adapter, so that there is nothing to collide with unless users do"
-    ),
     "chunk-boundary-slip": (
         "compressed in time, no prompt is two chunks of 256 tokens long; warm and cold agree on it, and it "
         "takes invariance probes of longer prompts (`tests/run/test_invariance.py`: within 10 of them)"
     ),
-    "identity-swap": (
-        "both outputs are fluent and both caches right: only a canary can tell, and canar"
-        "ies are not built yet"
-    ),
 }
 """Faults of the table that this workload does not find, and why: docs/workloads.md names them."""
 
-_OFTEN = {
-    "retract-lost-state": ("pressure",),
-    "host-tier-race": ("tier-round-trip",),
-    "abort-slot-reuse": ("tier-round-trip", "abort-storm"),
-}
 SPECIAL = {
-    name: Case(name, 600, _SMALL_POOL, {f"load.shapes.{shape}": "60" for shape in shapes})
-    for name, shapes in _OFTEN.items()
+    of.fault: of
+    for of in (
+        Case("host-tier-race", 600, _SMALL_POOL, {"load.shapes.tier-round-trip": "60"}),
+        Case(
+            "abort-slot-reuse",
+            600,
+            _SMALL_POOL,
+            {
+                "load.shapes.abort-load": "120",
+                "load.max_context": "1400",
+            },
+        ),
+        Case("retract-lost-state", 600, (), {"load.shapes.pause-queue": "40"}),
+        Case("identity-swap", 600, (), {"load.shapes.canary": "160"}),
+    )
 }
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,16 +31,33 @@ HYBRID = Geometry(
     hybrid=True,
     strategy="extra_buffer",
 )
+NEWER = ("canary", "strict-json", "adapters", "pause-queue", "abort-load")  # since plan version 2
 SPECS = {
     "default": ResolvedSpec(),
     "hybrid-constant": ResolvedSpec(geometry=HYBRID, arrivals="constant", rate="2.5", max_context=6000),
     "every-shape": ResolvedSpec(
-        geometry=HYBRID, max_context=6000, weights=tuple((name, 1) for name in SHAPES), pressure=4
+        geometry=HYBRID,
+        max_context=6000,
+        weights=tuple((name, 1) for name in SHAPES if name not in NEWER),
+        pressure=4,
+    ),
+    "newer-shapes": ResolvedSpec(
+        geometry=replace(HYBRID, adapters=("a", "b"), grammar=True, host_tier=True),
+        max_context=6000,
+        weights=tuple((name, 1) for name in NEWER),
+        pressure=4,
     ),
     "planted": ResolvedSpec(
         geometry=HYBRID, arrivals="constant", rate="0.08", max_context=1024, weights=(("planted", 1),)
     ),
 }
+
+
+def test_shapes_and_facts_that_came_later_change_no_digest_that_was_written_down() -> None:
+    spec = SPECS["default"]
+    later = replace(spec, weights=(*spec.weights, *((name, 0) for name in NEWER)))
+    assert later.digest() == spec.digest() == "c5392f86559ee79f"
+    assert Plan(1, later).items(7) == Plan(1, spec).items(7)
 
 
 def _rows(name: str, count: int = 40) -> str:

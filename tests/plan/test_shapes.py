@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 
 import pytest
 
 from soak.plan.cost import ProbeTerms, cost
 from soak.plan.geometry import Geometry
-from soak.plan.item import Abort, AbortBy, Item
+from soak.plan.item import Abort, AbortBy, Item, Pause
 from soak.plan.plan import Plan
-from soak.plan.shapes import DISRUPTIVE, SHAPES
+from soak.plan.shapes import DISRUPTIVE, SHAPES, servable
+from soak.plan.shapes.canary import ANSWER, CANARIES, key_of
 from soak.plan.spec import ResolvedSpec
+from soak.plan.strict import code_of, schema_of, wrong
 
 HYBRID = Geometry(
     vocab_size=4096,
@@ -142,3 +145,75 @@ def test_every_shape_has_a_cost(shape: str) -> None:
     found = cost(plan, ProbeTerms(4.0, 64, 0.5, 0.5, 60))
     assert found.prefill_tokens > 0
     assert found.longest < SPEC.max_context + 1
+
+
+def test_canaries_are_asked_alone_and_with_others_and_are_few() -> None:
+    keys, widths = set(), set()
+    for (item,) in indices("canary", 400):
+        asked = [key_of(item, part) for part in range(len(item.prompts))]
+        assert len(set(asked)) == len(asked)
+        keys |= set(asked)
+        widths.add((len(asked), item.batched))
+        assert item.max_new_tokens == ANSWER
+        assert item.temperature_milli == 0
+    assert keys == set(range(CANARIES))
+    assert {(1, False), (2, False), (2, True), (6, True)} <= widths
+
+
+def test_a_canary_is_the_same_prompt_whenever_it_is_asked() -> None:
+    by_key: dict[int, set[object]] = {}
+    for (item,) in indices("canary", 100):
+        for part, prompt in enumerate(item.prompts):
+            by_key.setdefault(key_of(item, part), set()).add(prompt)
+    assert all(len(prompts) == 1 for prompts in by_key.values())
+
+
+def test_a_strict_answer_is_judged_by_its_own_schema() -> None:
+    own, other = code_of(1, 2, 3, 0), code_of(1, 2, 3, 1)
+    assert own != other
+    schema = json.loads(schema_of(own))
+    assert schema["properties"]["id"]["const"] == own
+    assert wrong(f'{{"id": "{own}", "kind": "beta"}}', own, True) == ""
+    assert wrong(f'{{"id": "{own}", "ki', own, False) == ""
+    assert "another request" in wrong(f'{{"id": "{other}", "ki', own, False)
+    assert "does not parse" in wrong(f'{{"id": "{own}", "ki', own, True)
+    assert "own schema" in wrong(f'{{"id": "{own}"}}', own, True)
+    assert "own schema" in wrong("[]", own, True)
+
+
+def test_adapters_come_by_turns_with_nobody_and_with_nobody_under_their_name() -> None:
+    spec = replace(SPEC, geometry=replace(HYBRID, adapters=("a", "b")))
+    roles = {(item.adapter, item.keyed) for (item,) in indices("adapters", 200, spec)}
+    assert roles == {(0, None), (1, None), (None, 0), (None, 1), (None, None)}
+
+
+def test_a_pause_comes_before_prompts_queue_or_while_they_generate() -> None:
+    queued = returned = 0
+    for (item,) in indices("pause-queue", 100):
+        assert item.hold is not None
+        assert item.hold.for_us <= 120_000
+        if item.hold.mode is Pause.IN_PLACE:
+            queued += 1
+            assert item.hold.after_tokens is None
+            assert all(p.length <= HYBRID.chunk for p in item.prompts)
+        else:
+            returned += 1
+            assert item.hold.after_tokens is not None
+            assert 2 <= item.hold.after_tokens < item.max_new_tokens
+    assert min(queued, returned) > 30
+
+
+def test_what_is_taken_back_as_it_loads_stands_behind_what_fills_the_pool() -> None:
+    for document, first, last in indices("abort-load", 50):
+        assert last.abort is not None
+        assert last.abort.part == len(last.prompts) - 1
+        assert last.prompts[-1].segments[0] == document.prompts[0].segments[0]
+        pool = HYBRID.max_total_tokens
+        assert pool is not None
+        assert min(sum(p.length for p in item.prompts) for item in (first, last)) > pool
+
+
+def test_a_server_is_asked_only_what_it_can_be_asked() -> None:
+    bare = Geometry(host_tier=False)
+    assert {name for name in SHAPES if not servable(name, bare)} == {"strict-json", "adapters", "abort-load"}
+    assert all(servable(name, Geometry(adapters=("a",), grammar=True)) for name in SHAPES)

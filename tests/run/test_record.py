@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from prometheus_client import CollectorRegistry
 
 from soak import config as configs
 from soak.detect.verdict import Verdict
 from soak.drive.observation import Observation
 from soak.plan.geometry import Geometry
-from soak.plan.item import Item, WrittenBy
+from soak.plan.item import Item, Prompt, Segment, WrittenBy
+from soak.plan.strict import code_of
 from soak.run.record import Record
 from soak.sglang.exchange import Answer, Outcome
 
@@ -63,3 +65,46 @@ def test_victims_are_held_for_as_long_as_the_pool_may_hold_them() -> None:
     for index in range(100):
         tested.observe_load(seen(Answer("r", Outcome.OK), n=100, index=index))
     assert len(tested.victims) == 20
+
+
+def _answered(shape: str, ids: object, part_key: int, index: int, **fields: object) -> Observation:
+    prompt = Prompt((Segment("canary", part_key, 0, 40),))
+    item = Item(index, 0, shape, 0, (prompt,), 16, strict=shape == "strict-json")
+    answer = Answer("r", Outcome.OK, output_ids=np.asarray(ids, np.int32))
+    for name, value in fields.items():
+        setattr(answer, name, value)
+    return Observation(item=item, part=0, ids=np.full(40, 20, np.int32), intended_s=0.0, answer=answer)
+
+
+def test_a_canary_that_got_anothers_answer_is_an_alarm() -> None:
+    tested, said = record()
+    for index, key in enumerate((1, 2, 1, 2)):
+        tested.observe_load(_answered("canary", np.arange(16) + key, key, index))
+    assert not said
+    tested.observe_load(_answered("canary", np.arange(16) + 2, 1, 9))
+    assert tested.verdict()[0] is Verdict.CORRUPT
+    assert "load request 9" in said[0]
+    assert "answer of canary 2" in said[0]
+
+
+def test_after_a_restart_no_canary_is_known() -> None:
+    tested, said = record()
+    for index, key in enumerate((1, 2, 1, 2)):
+        tested.observe_load(_answered("canary", np.arange(16) + key, key, index))
+    tested.another_server()
+    tested.observe_load(_answered("canary", np.arange(16) + 2, 1, 9))
+    assert not said
+
+
+@pytest.mark.parametrize(
+    ("index_of_code", "finish", "cut", "alarm"),
+    [(5, "stop", None, False), (6, "stop", None, True), (5, "stop", 20, True), (5, "length", 20, False)],
+)
+def test_a_json_answer_must_be_its_own_requests(
+    index_of_code: int, finish: str, cut: int | None, alarm: bool
+) -> None:
+    tested, said = record()
+    text = f'{{"id":"{code_of(1, 0, index_of_code, 0)}","kind":"beta"}}'[:cut]
+    tested.observe_load(_answered("strict-json", [5], 0, 5, text=text, finish_reason=finish))
+    assert bool(said) is alarm
+    assert (tested.verdict()[0] is Verdict.CORRUPT) is alarm

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from soak.plan.geometry import Geometry
 from soak.plan.item import Item
 from soak.plan.shapes import (
+    abort_load,
     abort_storm,
+    adapters,
     branching,
+    canary,
     chunked_burst,
     co_batched,
     decode_seeded,
     identical,
     long_context,
+    pause_queue,
     planted,
     pressure,
     shared_prefix,
+    strict_json,
     tenant_ping_pong,
     tier_round_trip,
 )
@@ -35,12 +41,30 @@ _MODULES = (
     abort_storm,
     pressure,
     tier_round_trip,
+    canary,
+    strict_json,
+    adapters,
+    pause_queue,
+    abort_load,
 )
+# New shapes stand last: a draw goes by this order, and plans without them stay what they were.
 
 SHAPES: dict[str, Shape] = {module.NAME: module.make for module in _MODULES}
 
 MAKERS: dict[str, Shape] = {**SHAPES, planted.NAME: planted.make}
 """What a plan may hold: the shapes that a config may choose, and what is planted where it chooses none."""
 
-DISRUPTIVE = frozenset(module.NAME for module in (pressure, tier_round_trip))
+DISRUPTIVE = frozenset(module.NAME for module in (pressure, tier_round_trip, pause_queue, abort_load))
 """Shapes that hurt whoever else uses the server; off unless the config says otherwise."""
+
+_NEEDS: dict[str, Callable[[Geometry], bool]] = {
+    strict_json.NAME: lambda g: g.grammar,
+    adapters.NAME: lambda g: bool(g.adapters),
+    abort_load.NAME: lambda g: g.host_tier is not False,
+}
+
+
+def servable(shape: str, geometry: Geometry) -> bool:
+    """Whether a server of that geometry can be asked what the shape asks at all."""
+    needs = _NEEDS.get(shape)
+    return needs is None or needs(geometry)
