@@ -16,7 +16,7 @@ from soak.drive.conjunctions import CONJUNCTIONS
 from soak.plan.cost import ProbeTerms, cost
 from soak.plan.geometry import Geometry
 from soak.plan.plan import Plan
-from soak.plan.shapes import SHAPES
+from soak.plan.shapes import DISRUPTIVE, SHAPES
 from soak.run.parts import IN_FLIGHT
 
 FOLDER = Path(__file__).parents[1] / "workloads"
@@ -113,7 +113,7 @@ def test_nightly_has_every_shape_and_week_all_that_disturb_nobody() -> None:
         return config.load(FOLDER / f"{name}.yaml").spec_shapes
 
     assert shapes("nightly") == set(SHAPES)
-    assert shapes("week") == shapes("nightly") - {"pressure", "tier-round-trip"}
+    assert shapes("week") == shapes("nightly") - DISRUPTIVE
 
 
 def test_only_those_that_say_so_are_disruptive() -> None:

@@ -102,6 +102,7 @@ class Invariance:
             self._session,
             self._settings.timeout_s,
             lambda sent: self._on_pass(PassSeen(number, False, sent, victim, asked.tail)),
+            victim.adapter,
         )
         result = ProbeResult(
             number=number,

@@ -60,6 +60,10 @@ CI = (
     "stale-track-rows",
 )
 NOT_FOUND: Mapping[str, str] = {
+    "abort-slot-reuse": (
+        "not within the minutes tried: a request must be aborted while its prefix is loaded back, and "
+        "others' prefixes outlive it"
+    ),
     "chunk-boundary-slip": (
         "compressed in time, no prompt is two chunks of 256 tokens long; warm and cold agree on it, and it "
         "takes invariance probes of longer prompts (`tests/run/test_invariance.py`: within 10 of them)"

@@ -26,8 +26,10 @@ def make(scene: Scene) -> tuple[Item, ...]:
     most = max(1, room - output - tail)
     length = min(around(of_document, spec.geometry, spec.min_prompt, max(spec.min_prompt, room // 2)), most)
     prompt = Prompt((Segment("adapter-document", key, 0, length), scene.own(tail)))
-    which = draw.below(max(1, len(spec.geometry.adapters)))
     item = scene.single(NAME, draw, prompt, output)
+    if not spec.geometry.adapters:
+        return (item,)
+    which = draw.below(len(spec.geometry.adapters))
     role = draw.weighted((2, 2, 1))
     if role == 0:
         return (replace(item, adapter=which),)
