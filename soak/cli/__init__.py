@@ -47,7 +47,16 @@ class _Lazy(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Lazy,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\b
+Examples:
+  soak demo
+  soak doctor http://127.0.0.1:30000
+  soak init http://127.0.0.1:30000
+  soak run soak.yaml --duration 10m""",
+)
 @click.version_option(__version__, prog_name="soak")
 def main() -> None:
     """Keep hostile, realistic load on an SGLang server and ask whether what its prefix cache serves is true.

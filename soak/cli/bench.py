@@ -15,12 +15,22 @@ import click
 from soak.export.patience import Patience
 
 
-@click.group()
+@click.group(
+    epilog="""\b
+Examples:
+  soak bench sim
+  soak bench detect --reduced"""
+)
 def command() -> None:
     """Measure soak's own parts on this machine. Timings are of one process on a shared machine."""
 
 
-@command.command()
+@command.command(
+    epilog="""\b
+Examples:
+  soak bench sim
+  soak bench sim --json"""
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def sim(*, as_json: bool) -> None:
     """How fast the simulator prefills and decodes, in tokens per CPU second of one core."""
@@ -42,7 +52,12 @@ def sim(*, as_json: bool) -> None:
             )
 
 
-@command.command()
+@command.command(
+    epilog="""\b
+Examples:
+  soak bench detect --reduced
+  soak bench detect --records bench --jobs 8 --json"""
+)
 @click.option(
     "--records",
     type=click.Path(file_okay=False, path_type=Path),

@@ -92,7 +92,13 @@ def simulator(fault: str | None) -> Iterator[str]:
         told.close()
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  soak demo
+  soak demo --fault stale-track-rows --seed 3
+  soak demo --healthy --out healthy"""
+)
 @click.option("--fault", default=_FAULT, show_default=True, help="`soak sim --list-faults` names them.")
 @click.option("--healthy", is_flag=True, help="Plant nothing: the same minute on a healthy server.")
 @click.option("--duration", help="Default: 75s; healthy 120s, since calling a server CLEAN takes controls.")

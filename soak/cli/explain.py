@@ -111,7 +111,8 @@ def _metrics() -> Iterator[Entry]:
     RunMetrics(registry, shapes=("shared-prefix",))
     for family in registry.collect():
         suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
-        labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
+        # the families' own names: a histogram that nothing was observed in shows no labels
+        labels = sorted(getattr(registry._names_to_collectors[family.name], "_labelnames", ()))
         told = (
             family.documentation,
             f"A {family.type}, by {', '.join(labels)}." if labels else f"A {family.type}.",

@@ -103,7 +103,12 @@ def _named(ctx: click.Context, *given: Path | None) -> tuple[Path | None, ...]:
     return given if any(given) else tuple(ctx.obj)
 
 
-@command.command()
+@command.command(
+    epilog="""\b
+Examples:
+  soak incidents show 3fa9c1d2
+  soak incidents show 3fa9c1d2 --out soak-runs/20261201T080000Z"""
+)
 @click.argument("id")
 @journal_options
 @click.pass_context
@@ -129,7 +134,11 @@ def explained(reader: JournalReader, name: str, said: dict[str, str]) -> str:
         return without_trace(incident, str(error), said.get(incident.id, ""))
 
 
-@command.command()
+@command.command(
+    epilog="""\b
+Examples:
+  soak incidents export 3fa9c1d2 incident-3fa9c1d2 --state soak-state.sqlite"""
+)
 @click.argument("id")
 @click.argument("folder", type=click.Path(path_type=Path))
 @journal_options

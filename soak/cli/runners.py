@@ -26,7 +26,12 @@ _SITE = click.option(
 _PYTHON = click.option("--python", help="The server's interpreter (default: the one soak runs in).")
 
 
-@click.group()
+@click.group(
+    epilog="""\b
+Examples:
+  soak runners check
+  soak runners apply --python /opt/sglang/bin/python"""
+)
 def command() -> None:
     """Which known faults an installed SGLang has, read from its source and never run."""
 
@@ -40,7 +45,13 @@ def _site(site: Path | None, python: str | None) -> Site:
         raise _Unusable(str(error)) from error
 
 
-@command.command()
+@command.command(
+    epilog="""\b
+Examples:
+  soak runners check
+  soak runners check --python /opt/sglang/bin/python --require 34184,32555
+  soak runners check --json > runners.json"""
+)
 @_SITE
 @_PYTHON
 @click.option("--require", default="", help="Faults that must be fixed, such as 34184,32555.")
@@ -74,7 +85,12 @@ def check(site: Path | None, python: str | None, require: str, as_json: bool, re
     sys.exit(report.exit_code)
 
 
-@command.command("apply")
+@command.command(
+    "apply",
+    epilog="""\b
+Examples:
+  soak runners apply --python /opt/sglang/bin/python""",
+)
 @_SITE
 @_PYTHON
 def apply_command(site: Path | None, python: str | None) -> None:
@@ -90,7 +106,12 @@ def apply_command(site: Path | None, python: str | None) -> None:
     _list(found, changed, "fixed", "nothing to do: SGLang #34184 and #32555 are fixed here")
 
 
-@command.command("revert")
+@command.command(
+    "revert",
+    epilog="""\b
+Examples:
+  soak runners revert --python /opt/sglang/bin/python""",
+)
 @_SITE
 @_PYTHON
 def revert_command(site: Path | None, python: str | None) -> None:

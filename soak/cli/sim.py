@@ -20,7 +20,14 @@ def _end_with_stdin() -> None:
     threading.Thread(target=wait, name="soak-sim-parent", daemon=True).start()
 
 
-@click.command("sim")
+@click.command(
+    "sim",
+    epilog="""\b
+Examples:
+  soak sim
+  soak sim --fault stale-track-tail --port 30001
+  soak sim --list-faults""",
+)
 @click.option(
     "--port", default=30000, show_default=True, type=click.IntRange(0, 65535), help="0: any free port."
 )
