@@ -169,9 +169,7 @@ async def test_every_action_is_undone(tmp_path: Path, by: str) -> None:
             except TimeoutError:
                 process.kill()
                 told = (await process.communicate())[0].decode()
-                raise AssertionError(
-                    f"{everything.kept()}, {everything.main.left}: {told}"
-                ) from None
+                raise AssertionError(f"{everything.kept()}, {everything.main.left}: {told}") from None
             proxied = [entry for entry in everything.kept() if entry in ("latency", "slow-reader")]
             assert len(proxied) == 2
             if by == "stop-alive":
