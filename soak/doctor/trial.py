@@ -70,7 +70,8 @@ async def try_passes(client: SGLangClient, geometry: Geometry, data_parallel: in
     session = Session(client, f"doctor-{secrets.token_hex(3)}")
     tries = min(8, 1 if data_parallel <= 1 else 2 * data_parallel)
     try:
-        return await _run(Passes(session, timeout_s=60.0), geometry, length, tries)
+        passes = Passes(session, timeout_s=60.0, rank=0 if data_parallel > 1 else None)
+        return await _run(passes, geometry, length, tries)
     finally:
         await session.abort_outstanding(_ABORT_S)
 

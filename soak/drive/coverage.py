@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from soak.drive.beside_others import BESIDE_OTHERS, SIGNS, Look
 from soak.drive.conjunctions import CONJUNCTIONS
@@ -57,6 +57,13 @@ class Coverage:
         self._last: dict[str, float] = {}
         self._probes = {c.name: 0 for c in self._watched}
         self._counted: dict[str, float] = {}
+        self._why: dict[str, str] = {}  # of those that are ruled out
+
+    def rule_out(self, names: Mapping[str, str]) -> None:
+        """Conjunctions that this server cannot have, each with why."""
+        for name in names.keys() & self._state.keys():
+            self._state[name] = CoverageState.NOT_APPLICABLE
+            self._why[name] = names[name]
 
     def observe_load(self, seen: Observation) -> None:
         """One answered load prompt."""
@@ -128,7 +135,7 @@ class Coverage:
                 last_s=self._last.get(c.name),
                 probes=self._probes[c.name],
                 reached_by=c.reached_by,
-                note=c.note,
+                note=self._why.get(c.name, c.note),
                 needed_by=needed_by(c.conditions),
             )
             for c in self._watched

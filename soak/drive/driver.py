@@ -295,6 +295,7 @@ class Driver:
             "stream": item.stream,
             "extra_key": namespace,
             "timeout_s": self._limits.timeout_s,
+            "routed_dp_rank": self._session.rank_of(item.index),
         }
         if item.adapter is not None:
             fields["lora_path"] = self._plan.spec.geometry.adapters[item.adapter]

@@ -102,7 +102,8 @@ class Invariance:
             self._session,
             self._settings.timeout_s,
             lambda sent: self._on_pass(PassSeen(number, False, sent, victim, asked.tail)),
-            victim.adapter,
+            rank=self._session.rank_of(victim.index),
+            adapter=victim.adapter,
         )
         result = ProbeResult(
             number=number,

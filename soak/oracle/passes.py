@@ -87,7 +87,8 @@ class Pass:
 class Passes:
     """The oracle's requests: not streamed, greedy, each counted in prefill tokens and told to ``on_pass``.
 
-    adapter: the LoRA adapter that answers all of them, None for none.
+    worker: who must answer all of them; by default whoever answers the first one. rank: which data-parallel
+    one they are sent to. adapter: the LoRA adapter that answers, None for none.
     """
 
     def __init__(
@@ -95,12 +96,16 @@ class Passes:
         session: Session,
         timeout_s: float,
         on_pass: Callable[[Pass], None] = lambda _: None,
+        *,
+        worker: str = "",
+        rank: int | None = None,
         adapter: str | None = None,
     ) -> None:
         self._session = session
         self._adapter = adapter
         self._timeout_s = timeout_s
         self._on_pass = on_pass
+        self.worker, self._rank = worker, rank
         self.tokens_prefilled = 0
         self.tokens_decoded = 0
 
@@ -128,10 +133,22 @@ class Passes:
             logprob_start_len=start,
             top_logprobs_num=top_k,
             extra_key=namespace,
+            routed_dp_rank=self._rank,
             lora_path=self._adapter,
         )
         self._seen(Pass(what, ids, max_new_tokens, temperature, start, namespace, answer))
-        return self._good(what, answer)
+        return self._of_one_worker(what, self._good(what, answer))
+
+    def _of_one_worker(self, what: str, answer: Answer) -> Answer:
+        """The answer, unless another worker gave it than the ones before. Raises PassFailedError."""
+        if answer.worker and self.worker and answer.worker != self.worker:
+            raise PassFailedError(
+                ProbeOutcome.ELSEWHERE,
+                f"the {what} pass was answered by worker {answer.worker}, and the prefix is in the cache of "
+                f"{self.worker}",
+            )
+        self.worker = self.worker or answer.worker
+        return answer
 
     def _seen(self, sent: Pass) -> None:
         self._on_pass(sent)
@@ -191,11 +208,12 @@ class Passes:
             return_logprob=True,
             logprob_start_len=start,
             extra_key=namespace,
+            routed_dp_rank=self._rank,
         )
         for number, (sent, answer) in enumerate(zip(prompts, answers, strict=True)):
             name = what if number == place else "companion"
             self._seen(Pass(name, sent, 0, 0.0, start, namespace, answer))
-        answer = self._good(what, answers[place])
+        answer = self._of_one_worker(what, self._good(what, answers[place]))
         return Scored(answer.input_logprobs[1:], answer.cached_tokens, 0, answer)
 
     async def generate(

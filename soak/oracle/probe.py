@@ -65,6 +65,7 @@ class ProbeOutcome(enum.StrEnum):
     EVICTED = "evicted"  # no hit: the victim was simply not cached any more
     COLD_HIT = "cold_hit"  # the cold side resumed from something: not cold
     BOUNDARY_MOVED = "boundary_moved"  # the warm pass resumed elsewhere than the locate request said
+    ELSEWHERE = "elsewhere"  # another worker answered than the one whose cache is asked about
     TOO_SHORT = "too_short"  # nothing left to score after the resume boundary
     STILL_CACHED = "still_cached"  # an invariance pair that wanted an eviction, and there had been none
     REQUEST_FAILED = "request_failed"  # a pass was rejected, timed out, cut off, ...
@@ -89,6 +90,7 @@ class ProbeResult:
     tokens. control_note says why a wanted control is missing.
     coarsened: a lower bound of KL(cold || warm) where candidates were listed; it never enters the evidence.
     confirmation: the confirming pair, run when the first one looked bad; it never enters the evidence.
+    worker: who answered, where a router or a data-parallel server says so.
     ways: of an invariance probe, how warm (the other way) and cold (in one request) were asked for, in words.
     """
 
@@ -120,6 +122,7 @@ class ProbeResult:
     confirmation: Divergence | None = None
     confirmation_cold: Divergence | None = None
     ways: str = ""
+    worker: str = ""
 
     @property
     def valid(self) -> bool:
@@ -128,6 +131,7 @@ class ProbeResult:
 
     @property
     def stream(self) -> str:
-        """The detector stream: shape, length bucket and resume kind."""
+        """The detector stream: shape, length bucket, the worker if it is known, and resume kind."""
         bucket = 1 << max(6, int(self.resume_boundary).bit_length())
-        return f"{self.shape}/{bucket}/{self.kind.value}"
+        where = f"{bucket}@{self.worker}" if self.worker else f"{bucket}"
+        return f"{self.shape}/{where}/{self.kind.value}"

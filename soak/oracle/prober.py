@@ -124,6 +124,7 @@ class Prober:
             victim_tokens=len(victim.ids),
             started_s=started,
             under_load=self._session.prompts_in_flight > 0,
+            worker=victim.worker,
         )
         try:
             await self._ask(result, victim, passes)
@@ -185,7 +186,9 @@ class Prober:
             self._session,
             self._settings.timeout_s,
             lambda sent: self._on_pass(PassSeen(number, control, sent, victim, segment)),
-            victim.adapter,
+            worker="" if control else victim.worker,  # a control by itself is anybody's, and of one
+            rank=self._session.rank_of(victim.index),
+            adapter=victim.adapter,
         )
 
     def _tail(self, number: int, purpose: str) -> TokenIds:

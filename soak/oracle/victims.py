@@ -44,6 +44,7 @@ class Victim:
     adapter: str | None = None
     served: Logprobs | None = None
     uses: int = 0
+    worker: str = ""  # whose cache it is in, where a router or a data-parallel server says so
     due_s: float = -math.inf  # on the clock of written_s: not to be asked about before
 
 

@@ -41,6 +41,7 @@ def client_for(config: Config) -> SGLangClient:
         return SGLangClient(
             config.target.url,
             api_key=config.target.api_key(),
+            worker_header=config.target.worker_header,
             max_connections=(config.budget.in_flight or IN_FLIGHT) + config.probe.concurrency + 8,
         )
     except ValueError as error:

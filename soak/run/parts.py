@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from soak.config import Config
 from soak.detect.verdict import Alarm
 from soak.drive.brake import Brake, StopLimits
+from soak.drive.disaggregated import cannot_apply
 from soak.drive.driver import DriveLimits, Driver
 from soak.drive.observation import Observation
 from soak.incident.journal import Journal
@@ -82,6 +83,7 @@ def wire(
         registry=registry,
         say=say,
     )
+    record.coverage.rule_out(cannot_apply(target.fingerprint.as_dict()))
     desk = AlarmDesk(store, target.fingerprint.digest(), record.detector, record.say)
     desk.start()
     record.journal = journal

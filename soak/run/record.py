@@ -35,6 +35,7 @@ from soak.plan.spec import ResolvedSpec
 from soak.plan.strict import code_of, wrong
 from soak.run.continuity import GONE
 from soak.run.thresholds import LoadFigures
+from soak.run.worker_book import WorkerBook
 from soak.sglang.exchange import Outcome
 
 _CONTROLLED = {ResumeKind.PREFILL: WrittenBy.PREFILL, ResumeKind.DECODE: WrittenBy.DECODE}
@@ -81,6 +82,7 @@ class Record:
                 deterministic=deterministic,
             )
         )
+        self.workers = WorkerBook()
         self.journal: Journal | None = None  # told of everything before anybody judges it
         self.events: deque[str] = deque(maxlen=8)
         self.beside: list[Callable[[Observation, bool], None]] = []  # told of load, and of what a gap took
@@ -141,6 +143,7 @@ class Record:
             outcome=ProbeOutcome.NON_FINITE if "null" in answer.detail else ProbeOutcome.BROKEN_INVARIANT,
             detail=words or f"load request {item.index}, step {item.step}: {answer.detail}",
             resume_boundary=answer.cached_tokens,
+            worker=answer.worker,
         )
         if self.journal is not None:
             self.journal.spoiled(seen, found)
@@ -170,6 +173,7 @@ class Record:
                 namespace=seen.namespace,
                 adapter=None if item.adapter is None else self._adapters[item.adapter],
                 served=answer.output_logprobs if decoded and item.return_logprob else None,
+                worker=answer.worker,
             )
         )
 
@@ -181,6 +185,7 @@ class Record:
         self.course.observe_probe(result)
         self.metrics.observe_probe(result)
         self.coverage.observe_probe(result)
+        self.workers.observe_probe(result)
         for alarm in self.detector.observe(result):
             self._alarm(alarm)
 

@@ -144,7 +144,9 @@ class SoakRun:
             (self._out / "summary.json").unlink(missing_ok=True)  # an earlier run's is no verdict on this one
             probes = 0 if before is None else before.left.probe
             trail = Trail(self._out, identity.run_id, say, index=first - 1, probe=probes)
-            session = Session(client, identity.run_id, trail.sending, token=trail.token)
+            session = Session(
+                client, identity.run_id, trail.sending, token=trail.token, ranks=target.data_parallel
+            )
             course = CourseFile(
                 self._out, identity.run_id, public_config(config), say, resume=before is not None
             )
@@ -233,7 +235,11 @@ class SoakRun:
                     after = None
                     if parts.continuity.another and not stop.is_set():
                         after, lost = await self._next(whole, equipment, parts, stop, digests)
-                    return stretch.conclude(lost, interrupted=stop.is_set()), parts, after
+                    summary = stretch.conclude(lost, interrupted=stop.is_set())
+                    summary["workers"] = parts.record.workers.rows(
+                        parts.record.detector.report(), config.detect.min_valid_probes
+                    )
+                    return summary, parts, after
             finally:
                 await parts.session.abort_outstanding(KILL_S)
                 if exposition is not None:

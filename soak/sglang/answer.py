@@ -80,6 +80,9 @@ def _read(
     rid = meta.get("id")
     if rid is not None and rid != answer.rid:
         raise broken_invariant(f"answer of another request: sent rid {answer.rid}, got {str(rid)[:80]}")
+    rank = meta.get("dp_rank")
+    if type(rank) is int and rank >= 0:
+        answer.dp_rank = rank
     aborted = _read_finish(answer, meta.get("finish_reason"))
     if aborted is None:
         _read_counts(answer, meta)

@@ -8,7 +8,9 @@ sends twice is only a request that a kept-alive connection lost before any answe
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
+import re
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -31,6 +33,10 @@ from soak.sglang.network import (
 from soak.sglang.secret import Secret
 from soak.sglang.wire import StreamDecoder, decode_generate, encode_generate, refusal
 
+WORKER_HEADER = "x-smg-worker-id"
+"""By which SGLang's gateway names the worker that answered."""
+
+_MOST_WORKERS = 256  # names kept
 _BODY_CAP = 64 << 20
 _THREAD_FROM = 512 * 1024  # bytes: parsing more than this on the event loop would stall every other request
 _STREAM_BODY_FROM = 1 << 20  # bytes sent from a file object, a part at a time
@@ -57,6 +63,7 @@ class SGLangClient:
         max_connections: int = 256,
         connect_timeout_s: float = 10.0,
         max_body_bytes: int = _BODY_CAP,
+        worker_header: str = WORKER_HEADER,
     ) -> None:
         url = URL(base_url)
         if url.scheme not in ("http", "https") or not url.host:
@@ -67,6 +74,8 @@ class SGLangClient:
         self._secret = Secret(api_key)
         self._max_body = max_body_bytes
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s)
+        self.worker_header = worker_header
+        self.workers: set[str] = set()  # names of those that have answered, where a router says who did
         self._slots = asyncio.Semaphore(max_connections)
         self._generate_url = self._url("/generate")
         self._load: aiohttp.ClientSession | None = None
@@ -125,6 +134,7 @@ class SGLangClient:
             answers = exchange.failed(Outcome.TIMED_OUT, f"no end after {request.timeout_s:g} s")
         for answer in answers:
             answer.sent_s = exchange.sent_s
+            answer.worker = exchange.worker
             if not answer.ok:
                 answer.detail = self._secret.redact(answer.detail)
             if answer.text:
@@ -152,6 +162,9 @@ class SGLangClient:
         data = io.BytesIO(body) if len(body) > _STREAM_BODY_FROM else body
         async with session.post(self._generate_url, data=data, allow_redirects=False) as response:
             exchange.status = response.status
+            exchange.worker = worker_name(response.headers.get(self.worker_header, ""))
+            if exchange.worker and len(self.workers) < _MOST_WORKERS:
+                self.workers.add(exchange.worker)
             if request.stream and response.status == 200 and response.content_type != "application/json":
                 return await self._stream(response, exchange)
             whole = await read_body(response, self._max_body)
@@ -297,6 +310,7 @@ class _Exchange:
     def __init__(self, request: GenerateRequest) -> None:
         self.request = request
         self.status: int | None = None
+        self.worker = ""
         self.sent_s = time.monotonic()
         self.finished_s = 0.0
         self.decoder: StreamDecoder | None = None
@@ -313,3 +327,13 @@ class _Exchange:
         for answer in answers:
             answer.http_status = self.status
         return answers
+
+
+def worker_name(said: str) -> str:
+    """A short name for whoever a router says has answered; the same for the same words, empty for none.
+
+    Long or odd ones become a digest: names go into streams, which hold no slash, and into metrics.
+    """
+    if not said or re.fullmatch(r"[A-Za-z0-9._:-]{1,24}", said):
+        return said
+    return hashlib.blake2b(said.encode("utf-8", "surrogateescape"), digest_size=6).hexdigest()

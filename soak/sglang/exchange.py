@@ -42,8 +42,9 @@ class GenerateRequest:
 
     prompts: token ids (int32 arrays) or text, all of one kind; rids: one per prompt, fixed width, since the
     server aborts by prefix. ``logprob_start_len`` counts tokens: position ``logprob_start_len`` itself has no
-    logprob, the first comparable one is the next. None leaves a field to the server. lora_path: the name of
-    an adapter; json_schema: what the output must meet, as text.
+    logprob, the first comparable one is the next. ``routed_dp_rank`` picks a rank of a data-parallel server.
+    None leaves a field to the server. lora_path: the name of an adapter; json_schema: what the output must
+    meet, as text.
     """
 
     prompts: tuple[TokenIds | str, ...]
@@ -61,6 +62,7 @@ class GenerateRequest:
     json_schema: str | None = None
     stream: bool = False
     timeout_s: float = 120.0
+    routed_dp_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,8 @@ class Answer:
     input_logprobs: Logprobs = field(default_factory=lambda: np.empty(0, np.float64))
     output_logprobs: Logprobs = field(default_factory=lambda: np.empty(0, np.float64))
     chunk_s: list[float] = field(default_factory=list)
+    worker: str = ""  # who answered, by a short name, where a router or a data-parallel server says so
+    dp_rank: int | None = None
     input_top: Candidates | None = None  # with top_logprobs_num; rows as in input_logprobs
     output_top: Candidates | None = None
     input_asked: Candidates | None = None  # with token_ids_logprob

@@ -57,6 +57,7 @@ class Experiment:
         context: int,
         on_sending: Callable[[str], None] = lambda _rid: None,
     ) -> None:
+        self._rank: int | None = None
         self._client, self._on_sending = client, on_sending
         self._chunk = chunk
         self._page = page
@@ -84,6 +85,7 @@ class Experiment:
             raise
 
     async def _run(self, affordable_tokens: int, hybrid: bool | None, data_parallel: int) -> Findings:
+        self._rank = 0 if data_parallel > 1 else None
         vocab = await self._vocabulary()
         self._ids_below = max(min(vocab or 1000, 1 << 20), 16)
         self._tries = min(8, 1 if data_parallel <= 1 else 2 * data_parallel)
@@ -126,6 +128,7 @@ class Experiment:
                 token_ids_logprob=(_BEYOND_ANY_VOCABULARY,),
                 extra_key=f"{self._name}-v",
                 timeout_s=_TIMEOUT_S,
+                routed_dp_rank=self._rank,
             )
         )
         self._check_reachable(answer)
@@ -177,6 +180,7 @@ class Experiment:
                 logprob_start_len=start,
                 extra_key=f"{self._name}-{namespace}",
                 timeout_s=_TIMEOUT_S,
+                routed_dp_rank=self._rank,
             )
         )
         if answer.ok:

@@ -22,6 +22,11 @@ from soak.sglang.server_metrics import LOADS, ServerMetrics, parse_loads, parse_
 __all__ = ["ServerNow", "Target", "TargetUnusable", "examine", "fingerprint_now", "server_now"]
 
 _AFFORDABLE = 40_000
+_APART = (
+    "Prefill and decode run in servers apart (disaggregation_mode): what decode writes is resumed from only "
+    "where the decode side has a radix cache of its own, and shapes that need that count as not applicable "
+    "unless the server says so."
+)
 _TURNS = 3  # further looks, since a router's workers answer in turn
 _RESERVED_LOW = 1000  # of a full-size vocabulary: specials of most tokenizers lie below this, or at the top
 _FULL_SIZE = 10_000
@@ -105,6 +110,8 @@ async def examine(
     else:
         found = Findings(None, facts.flag("uses_mamba_radix_cache") is True, (), ())
     notes.extend(found.notes)
+    if info.get("disaggregation_mode") in ("prefill", "decode"):
+        notes.append(_APART)
     now = _now(info, model)
     beside = await _beside(client, now, notes)
     return Target(
@@ -138,13 +145,29 @@ async def _beside(client: SGLangClient, now: ServerNow, notes: list[str]) -> tup
             )
         if other.start != now.start:
             others[other.start] = other
-    if others:
+    if others or len(client.workers) > 1:
+        count = max(len(others) + 1, len(client.workers))
         notes.append(
-            f"At least {len(others) + 1} servers take turns behind {client.base_url}, as a router's workers "
+            f"At least {count} servers take turns behind {client.base_url}, as a router's workers "
             "do: a prefix is found again only where it was written, and one of them that is started anew may "
-            "go unnoticed. To be sure of one, name it as target.url."
+            f"go unnoticed. {_who_answers(client)} To be sure of one, name it as target.url, and the others "
+            "as target.replicas."
         )
     return tuple(others.values())
+
+
+def _who_answers(client: SGLangClient) -> str:
+    """Whether answers say which worker gave them, as far as the experiments have seen."""
+    if client.workers:
+        return (
+            f"{len(client.workers)} of them were named in answers: each is judged by itself, and a probe "
+            "that another one answered than the one whose cache it asks about is invalid."
+        )
+    return (
+        f"Their answers have no {client.worker_header} header (target.worker_header) that says which one "
+        "gave them: there is one verdict over all, and a probe that landed elsewhere cannot be told from "
+        "one that was evicted."
+    )
 
 
 async def fingerprint_now(client: SGLangClient) -> Fingerprint:

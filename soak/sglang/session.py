@@ -30,7 +30,8 @@ class Session:
     """Sends requests under rids of this run and remembers which of them the server may still hold.
 
     on_sending: told, before a request is sent, of the lowest and the highest number of a rid that the server
-    may hold from then on. token: what names this process, drawn if not given.
+    may hold from then on. token: what names this process, drawn if not given. ranks: data-parallel ones of
+    the server; with several, each is a worker of its own, and ``rank_of`` says which one an index is sent to.
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class Session:
         on_sending: Callable[[int, int], None] = lambda _low, _high: None,
         *,
         token: str | None = None,
+        ranks: int = 1,
     ) -> None:
         self.client = client
+        self.ranks = ranks
         self._on_sending = on_sending
         # A run may be repeated, or shared out to several processes, under one run id: their requests and
         # namespaces must never meet.
@@ -59,6 +62,10 @@ class Session:
         """The next rid."""
         self._serial += 1
         return rid_of(self.run_id, self._serial)
+
+    def rank_of(self, index: int) -> int | None:
+        """The data-parallel rank for all that an index of the plan leads to; None where there is one."""
+        return index % self.ranks if self.ranks > 1 else None
 
     def namespace(self) -> str:
         """A fresh ``extra_key``, never used before by this process or any other."""
@@ -81,6 +88,10 @@ class Session:
             answers = await self.client.generate(request)
         finally:
             self.prompts_in_flight -= len(rids)
+        if self.ranks > 1:
+            for answer in answers:
+                if answer.dp_rank is not None:
+                    answer.worker = "-".join(filter(None, (answer.worker, f"dp{answer.dp_rank}")))
         # a request that was cancelled or lost may still run on the server: its rids stay until aborted
         for answer in answers:
             if answer.outcome.settled:

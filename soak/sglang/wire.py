@@ -60,6 +60,8 @@ def encode_generate(request: GenerateRequest) -> bytes:
         body["token_ids_logprob"] = request.token_ids_logprob
     if request.extra_key is not None:
         body["extra_key"] = request.extra_key
+    if request.routed_dp_rank is not None:
+        body["routed_dp_rank"] = request.routed_dp_rank
     if request.lora_path is not None:
         body["lora_path"] = request.lora_path
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)

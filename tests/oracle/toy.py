@@ -40,6 +40,9 @@ class ToySession:
         self.requests: list[dict[str, object]] = []
         self._serial = 0
 
+    def rank_of(self, index: int) -> int | None:
+        return None
+
     def namespace(self) -> str:
         self._serial += 1
         return f"ns-{self._serial}"
