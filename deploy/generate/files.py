@@ -14,6 +14,7 @@ from deploy.generate.alerts import (
     grafana_rules,
     prometheus_rules,
 )
+from deploy.generate.kubernetes import dashboards, prometheus_rule
 from deploy.generate.load import load_and_latency
 from deploy.generate.overview import soak_overview
 from deploy.generate.runbooks import soak_runbooks
@@ -21,6 +22,7 @@ from deploy.generate.server_side import server_beside_soak
 
 _MADE = "# Made by `python -m deploy.generate` from deploy/alerts.yaml: change it there.\n"
 
+KUBERNETES = "deploy/kubernetes/monitoring"
 ALERTING = "deploy/grafana/alerting"
 """One folder per value of SOAK_ALERTS, of which Grafana gets exactly one."""
 
@@ -55,6 +57,9 @@ def generated(links: Links) -> dict[str, str]:
         files[f"{folder}/rules.yaml"] = _yaml(grafana_rules(links, paused=chosen != "grafana"))
         files[f"{folder}/contact-points.yaml"] = _yaml(grafana_contact_point())
         files[f"{folder}/policies.yaml"] = _yaml(grafana_policy())
-    for made in (soak_overview(), load_and_latency(), server_beside_soak(), soak_runbooks()):
+    boards = (soak_overview(), load_and_latency(), server_beside_soak(), soak_runbooks())
+    for made in boards:
         files[f"dashboards/{made['uid']}.json"] = _json(made)
+    files[f"{KUBERNETES}/prometheusrule.yaml"] = _yaml(prometheus_rule(links))
+    files[f"{KUBERNETES}/dashboards.yaml"] = _yaml(dashboards(boards))
     return files
