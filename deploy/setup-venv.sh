@@ -67,7 +67,7 @@ build() {
   fi
   echo "setup: installing soak and what it needs into $venv"
   rm -f "$venv/.soak-run" "$venv/.soak-dev"
-  "$venv/bin/python" -m pip install -qq -e ".${extra:+[$extra]}" ||
+  "$venv/bin/python" -m pip install -qq -e ".[report${extra:+,$extra}]" ||
     fail "pip could not install soak and what it needs into $venv; its own words are above"
   state >"$venv/.soak-${extra:-run}"
 }

@@ -23,7 +23,8 @@ NOTHING = DetectorReport(Verdict.CALIBRATING)
 def sample(
     course: Course, at_s: float, asked: int = 0, report: DetectorReport = NOTHING, **more: Any
 ) -> None:
-    arguments = {"verdict": "CLEAN", "delivered": asked, "in_flight": 1, "gone": False} | more
+    arguments: dict[str, Any] = {"verdict": "CLEAN", "delivered": asked, "in_flight": 1, "gone": False}
+    arguments |= more
     course.sample(at_s, report, asked=asked, **arguments)
 
 
