@@ -15,6 +15,7 @@ _COMMANDS = {
     "calibrate": "Learn beforehand what is normal on a server, and keep it for runs to come.",
     "alarms": "List alarms, of a state file or of a running soak.",
     "incidents": "List and explain what alarms have left in a journal; hand one on.",
+    "join": "One summary and one verdict over shards that ran on several machines.",
     "report": "Make one HTML file of a run, for people who were not there.",
     "compare": "Two runs beside each other: what differs by more than chance, and by which test.",
     "replay": "Send again what led to an incident, and say whether it happens again; shrink it.",

@@ -23,6 +23,7 @@ from soak.export.terminal import Terminal
 from soak.run.exit_code import ExitCode
 from soak.run.soaking import SoakRun
 from soak.shards.crew import Crew
+from soak.shards.on_ray import cluster
 
 
 def run_id_folder() -> Path:
@@ -35,12 +36,23 @@ def shard_words(config: configs.Config) -> str:
     return f"{config.run.shard}/{config.run.shards}"
 
 
-def again(path: Path | None, config: configs.Config, given: Sequence[str] = (), *, crew: bool = False) -> str:
+def again(
+    path: Path | None,
+    config: configs.Config,
+    given: Sequence[str] = (),
+    *,
+    crew: bool = False,
+    ray: str | None = None,
+) -> str:
     """The command that runs the same plan on the same target. given: what ``--set`` was."""
     words = ["soak", "run", *([str(path)] if path else []), "--target", config.target.url]
     words += ["--seed", str(config.run.seed), "--duration", f"{config.run.duration:.10g}s"]
     if config.run.shards > 1:
-        words += ["--workers", f"{config.run.shards}"] if crew else ["--shard", shard_words(config)]
+        shards = f"{config.run.shards}"
+        if ray is not None:
+            words += ["--ray", ray, "--shards", shards]
+        else:
+            words += ["--workers", shards] if crew else ["--shard", shard_words(config)]
     for pair in given:
         words += ["--set", pair]
     return shlex.join(words)
@@ -55,13 +67,19 @@ def soak(
     quiet: bool = False,
     resume: bool = False,
     workers: bool = False,
+    ray: str | None = None,
 ) -> tuple[int, dict[str, Any] | None]:
     """Run a config and show it; (exit code, summary), the summary None if no run came to be."""
     stream = sys.stderr if as_json_lines else sys.stdout
     try:
         with Terminal(stream, quiet=quiet) as screen:
-            runner = Crew if workers else SoakRun
-            summary = run_stoppable(runner(config, out, screen, command=command, resume=resume).run)
+            given: dict[str, Any] = {"command": command, "resume": resume}
+            if ray is not None:
+                with cluster(ray) as hire:
+                    summary = run_stoppable(Crew(config, out, screen, hire=hire, **given).run)
+            else:
+                runner = Crew if workers else SoakRun
+                summary = run_stoppable(runner(config, out, screen, **given).run)
     except (asyncio.CancelledError, Exception) as error:
         return explain(error, out, "no summary was written"), None
     if as_json_lines:
@@ -100,6 +118,7 @@ Examples:
   soak run workloads/smoke.yaml --seed 7 --json > summary.json
   soak run workloads/week.yaml --state soak.sqlite --out week --resume
   soak run workloads/nightly.yaml --workers 4
+  soak run workloads/nightly.yaml --ray auto --shards 8
   soak run mine.yaml --shard 2/8 --nonce-of "$JOB" --out shard-2"""
 )
 @click.argument("config", required=False, type=click.Path(path_type=Path))
@@ -113,6 +132,8 @@ Examples:
     metavar="N",
     help="Share the plan out to N processes on this machine; one summary, one verdict, one port.",
 )
+@click.option("--ray", metavar="ADDRESS", help="Run --shards on a Ray cluster: auto, HOST:PORT or local.")
+@click.option("--shards", type=click.IntRange(1, 4096), metavar="N", help="How many, with --ray.")
 @click.option(
     "--nonce-of",
     metavar="TEXT",
@@ -146,6 +167,8 @@ def command(
     seed: int | None,
     shard: str | None,
     workers: int | None,
+    ray: str | None,
+    shards: int | None,
     nonce_of: str | None,
     out: Path | None,
     state: Path | None,
@@ -163,8 +186,11 @@ def command(
         sys.exit(fail(ExitCode.USAGE, "--resume goes on with the run in a folder: name it with --out DIR"))
     try:
         index, count = shard_pair(shard) if shard is not None else (None, workers)
-        if shard is not None and workers is not None:
-            raise configs.ConfigError("--workers: with --shard this process is one of the shards; give one")
+        if (ray is None) != (shards is None) or (ray is not None and workers is not None):
+            raise configs.ConfigError("--ray ADDRESS and --shards N go together, and --workers without them")
+        count = shards or count
+        if shard is not None and (workers or shards) is not None:
+            raise configs.ConfigError("--shard: this process is one of the shards, and starts no others")
         loaded = configs.load(
             config,
             settings(
@@ -180,8 +206,8 @@ def command(
                 ),
             ),
         )
-        crew = shard is None and ((workers or 1) > 1 or len(loaded.target.urls) > 1)
-        if crew and workers is None:
+        crew = shard is None and ((workers or shards or 1) > 1 or len(loaded.target.urls) > 1)
+        if crew and workers is None and shards is None:
             loaded = with_shards(loaded, max(loaded.run.shards, len(loaded.target.urls)))
         if not crew and loaded.run.shards > 1 and loaded.run.nonce is None:
             raise configs.ConfigError(
@@ -193,10 +219,11 @@ def command(
     code, _ = soak(
         loaded,
         out or run_id_folder(),
-        command=again(config, loaded, given, crew=crew),
+        command=again(config, loaded, given, crew=crew, ray=ray),
         as_json_lines=as_json_lines,
         quiet=quiet,
         resume=resume,
         workers=crew,
+        ray=ray if crew else None,
     )
     sys.exit(code)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 
@@ -45,18 +46,52 @@ _RAISED: dict[str, type[Exception]] = {
 }
 
 
+class Hired(Protocol):
+    """A worker, wherever it runs: see ``Worker``."""
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process, if that is on this machine."""
+
+    @property
+    def port(self) -> int:
+        """Where it serves its metrics on this machine, 0 for nowhere."""
+
+    async def run(self) -> Ended:
+        """Start it and listen until it has ended."""
+
+    def page(self) -> str | None:
+        """Its metrics; blocks."""
+
+    def stop(self) -> None:
+        """Let it end: it takes its requests back and tells its summary."""
+
+
+Hire = Callable[[ShardTask, Callable[[str], None], Callable[[Progress], None]], Hired]
+
+
 class Crew:
-    """Runs ``config.run.shards`` workers. Like ``SoakRun``: ``run`` gives the summary, also in ``out``."""
+    """Runs ``config.run.shards`` workers. Like ``SoakRun``: ``run`` gives the summary, also in ``out``.
+
+    hire: makes the worker of a task; by default a process of this machine.
+    """
 
     def __init__(
-        self, config: Config, out: Path, screen: Terminal, *, command: str = "", resume: bool = False
+        self,
+        config: Config,
+        out: Path,
+        screen: Terminal,
+        *,
+        command: str = "",
+        resume: bool = False,
+        hire: Hire = Worker,
     ) -> None:
         for shard in range(config.run.shards):
             run = config.run.model_copy(update={"shard": shard})
             own_share(config.model_copy(update={"run": run}))  # a budget that does not reach is said at once
         self._config, self._out, self._screen, self._command = config, out, screen, command
-        self._resume = resume
-        self._workers: dict[int, Worker] = {}
+        self._resume, self._hire = resume, hire
+        self._workers: dict[int, Hired] = {}
         self._seen: dict[int, Progress] = {}
         self._restarts: dict[int, int] = {}
         self._summaries: dict[int, dict[str, Any]] = {}
@@ -113,7 +148,7 @@ class Crew:
         if self._resume:
             task = task.again()
         while True:
-            worker = self._workers[number] = Worker(
+            worker = self._workers[number] = self._hire(
                 task,
                 lambda text: self._screen.say(f"shard {number}: {text}"),
                 lambda seen: self._progress(number, seen),
@@ -194,12 +229,19 @@ class Crew:
             return None
 
         def ports() -> dict[int, int]:
-            return {n: self._seen[n].port if n in self._seen else 0 for n in numbers}
+            return {n: self._workers[n].port if n in self._workers else 0 for n in numbers}
+
+        def pages() -> dict[int, Callable[[], str | None]]:
+            return {n: self._workers[n].page if n in self._workers else _nothing for n in numbers}
 
         registry = CollectorRegistry()
         self._gauges = EvidenceGauges(registry, math.log(self._config.run_length))
-        registry.register(ShardMetrics(ports, self._restarts))
+        registry.register(ShardMetrics(pages, self._restarts))
         exposition = Exposition(registry, metrics.host, metrics.port, AlarmsOfShards(ports).routes())
         await exposition.start()
         self._screen.say(f"metrics at {exposition.url}")
         return exposition
+
+
+def _nothing() -> None:
+    return None

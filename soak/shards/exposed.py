@@ -18,13 +18,15 @@ _TIMEOUT_S = 2.0
 
 
 class ShardMetrics(Collector):
-    """ports: where each shard serves its metrics now, 0 for nowhere; restarts: of each shard's worker.
+    """pages: by shard, what gets its metrics page, None for one that is down; restarts: of its worker.
 
     ``collect`` blocks: it belongs into a thread, as ``Exposition`` calls it.
     """
 
-    def __init__(self, ports: Callable[[], Mapping[int, int]], restarts: Mapping[int, int]) -> None:
-        self._ports, self._restarts = ports, restarts
+    def __init__(
+        self, pages: Callable[[], Mapping[int, Callable[[], str | None]]], restarts: Mapping[int, int]
+    ) -> None:
+        self._pages, self._restarts = pages, restarts
 
     def describe(self) -> list[Metric]:
         """Nothing beforehand: asking is for scrapes."""
@@ -39,9 +41,9 @@ class ShardMetrics(Collector):
             "soak_shard_restarts", "Times that a shard's worker died and was gone on with", None, ["shard"]
         )
         families: dict[str, Metric] = {}
-        for shard, port in sorted(self._ports().items()):
+        for shard, page in sorted(self._pages().items()):
             label = str(shard)
-            text = _page(port) if port else None
+            text = page()
             up.add_metric([label], 0 if text is None else 1)
             again.add_metric([label], self._restarts.get(shard, 0))
             for family in text_string_to_metric_families(text or ""):
@@ -55,7 +57,8 @@ class ShardMetrics(Collector):
         yield from families.values()
 
 
-def _page(port: int) -> str | None:
+def page_at(port: int) -> str | None:
+    """The metrics page at a port of this machine, None if nobody answers there; blocks."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics", headers={"Accept": "text/plain"})

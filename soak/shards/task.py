@@ -63,7 +63,7 @@ def tasks(config: Config, out: Path, targets: Sequence[Target], command: str) ->
         made.append(
             ShardTask(
                 config=config.model_copy(update={"run": run, "metrics": metrics, "journal": journal}),
-                out=folder_of(out, shard, shards),
+                out=folder_of(out, shard, shards).resolve(),
                 target=targets[shard % len(targets)],
                 command=command,
             )

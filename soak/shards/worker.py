@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from soak.shards.child import LENGTH_BYTES
+from soak.shards.exposed import page_at
 from soak.shards.shard import Progress
 from soak.shards.task import ShardTask
 
@@ -46,6 +47,16 @@ class Worker:
         self._say, self._progress = say, progress
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
+        self._port = 0
+
+    @property
+    def port(self) -> int:
+        """Where it serves its metrics on this machine, 0 until it does."""
+        return self._port
+
+    def page(self) -> str | None:
+        """Its metrics; blocks."""
+        return page_at(self._port) if self._port else None
 
     @property
     def pid(self) -> int | None:
@@ -89,7 +100,9 @@ class Worker:
         if kind == "say":
             self._say(value)
         elif kind == "progress":
-            self._progress(Progress(**value))
+            seen = Progress(**value)
+            self._port = seen.port
+            self._progress(seen)
         elif kind == "failed":
             return Ended(kind=value["kind"], words=value["words"])
         elif kind == "summary":

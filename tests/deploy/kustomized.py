@@ -1,4 +1,4 @@
-"""A small, strict reading of kustomization.yaml: what ``kubectl kustomize`` makes of the folders shipped here.
+"""A small, strict reading of kustomization.yaml: what ``kubectl kustomize`` makes of the folders shipped.
 
 No kustomize can be had where the tests run, so that this stands in for it. It knows the few fields that our
 files use and refuses every other one, so that nothing is passed over that a real one would act on.
