@@ -35,10 +35,10 @@ class ShardMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every family once, with the samples of all shards."""
         up = GaugeMetricFamily(
-            "soak_shard_up", "Whether a shard's worker answered this scrape", None, ["shard"]
+            "soak_shard_up", "1 when a shard's worker answered this scrape.", None, ["shard"]
         )
         again = CounterMetricFamily(
-            "soak_shard_restarts", "Times that a shard's worker died and was gone on with", None, ["shard"]
+            "soak_shard_restarts", "Times that a shard's worker died and was gone on with.", None, ["shard"]
         )
         families: dict[str, Metric] = {}
         for shard, page in sorted(self._pages().items()):
@@ -75,11 +75,11 @@ class EvidenceGauges:
 
     def __init__(self, registry: CollectorRegistry, log_bar: float) -> None:
         self._sum = Gauge(
-            "soak_shards_evidence_log",
-            "Natural log of the evidence of all shards together",
+            "soak_shards_evidence_combined_nats",
+            "Natural logarithm of the evidence of all shards together.",
             registry=registry,
         )
-        self._bar = Gauge("soak_shards_evidence_log_bar", "Natural log of its bar", registry=registry)
+        self._bar = Gauge("soak_shards_evidence_bar_nats", "Natural logarithm of its bar.", registry=registry)
 
         self._bar.set(log_bar)
         self.set(-math.inf)

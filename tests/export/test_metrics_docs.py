@@ -7,16 +7,19 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from soak.export.metrics import RunMetrics
+from soak.shards.exposed import EvidenceGauges, ShardMetrics
 from tests.export.samples import every_metric
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def rows_of_the_code() -> list[str]:
-    registry = CollectorRegistry()
+    registry, crew = CollectorRegistry(), CollectorRegistry()
     every_metric(RunMetrics(registry, shapes=("shared-prefix",)))
+    EvidenceGauges(crew, 0.0)
+    crew.register(ShardMetrics(lambda: {0: lambda: None}, {}))
     rows = []
-    for family in registry.collect():
+    for family in (*registry.collect(), *crew.collect()):
         suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
         labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
         shown = ", ".join(f"`{label}`" for label in labels)
