@@ -22,8 +22,9 @@ from soak.cli.journals import journal_file, journal_options
 from soak.cli.run import run_id_folder, soak
 from soak.cli.stoppable import explain, fail, run_stoppable
 from soak.config import ConfigError, duration_s
+from soak.config.traffic import Load
 from soak.drive.doing import Leash, unleashed
-from soak.export.closing import printable
+from soak.export.patience import Patience
 from soak.export.replay_words import as_values, minimised_words, replay_words
 from soak.incident import cuts
 from soak.incident.about import About
@@ -47,8 +48,14 @@ _AT_LEAST_S = 10.0  # of a plan that is run again until an incident
 _AFTER_S = 5.0
 
 _REFUSED = (
-    ConfigError, BundleError, JournalUnusable, UnknownIncident, ReadingsError, ScriptError, LedgerUnusable,
-)  # fmt: skip
+    ConfigError,
+    BundleError,
+    JournalUnusable,
+    UnknownIncident,
+    ReadingsError,
+    ScriptError,
+    LedgerUnusable,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,8 @@ Examples:
 @click.option("--to", type=click.Path(path_type=Path), help="Folder for the smaller bundle.")
 @click.option("--emit", type=click.Path(path_type=Path), help="Write a stand-alone script of the trace.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
-def command(*, config: Path | None, as_json: bool, **given: Any) -> None:
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+def command(*, config: Path | None, as_json: bool, quiet: bool, **given: Any) -> None:
     """Send again what led to a wrong answer, ask again, and say whether it is wrong again.
 
     A replay keeps the order, the co-batching and what ran beside what. Token ids are other ones of the same
@@ -148,8 +156,8 @@ def command(*, config: Path | None, as_json: bool, **given: Any) -> None:
     the recorded ones (repeats then get a namespace each). CONFIG says what may be done to the server.
     """
     try:
-        chosen = _Chosen(config, as_json, given)
-        code = chosen.replay()
+        with Patience(sys.stderr, quiet=quiet) as patience:
+            code = _Chosen(config, as_json, given, patience).replay()
     except _REFUSED as error:
         code = fail(ExitCode.USAGE, str(error))
     except TraceUnavailable as error:
@@ -164,8 +172,8 @@ def command(*, config: Path | None, as_json: bool, **given: Any) -> None:
 class _Chosen:
     """The options of one call, and what they come to."""
 
-    def __init__(self, config: Path | None, as_json: bool, given: dict[str, Any]) -> None:
-        self._path, self._json, self._given = config, as_json, given
+    def __init__(self, config: Path | None, as_json: bool, given: dict[str, Any], patience: Patience) -> None:
+        self._path, self._json, self._given, self._patience = config, as_json, given, patience
         if given["incident"] and given["bundle"]:
             raise ConfigError("--incident and --bundle each name a trace: give one of them")
         if given["incident"] is None and given["bundle"] is None and given["seed"] is None:
@@ -259,7 +267,7 @@ class _Chosen:
         return True, self._stack.enter_context(leashed(self._config.target, ledger_folder()))
 
     def _say(self, words: str) -> None:
-        click.echo("\n".join(printable(line) for line in words.splitlines()), err=True)
+        self._patience.say(words)
 
     def _show(self, result: Replayed) -> None:
         for line in result.differences:
@@ -288,6 +296,10 @@ class _Chosen:
             if readings.replays:
                 self._say(f"going on with {readings.replays} replays of an earlier attempt, in {kept}")
             replaying = self._replaying(trace, source.about)
+            self._patience.now(
+                f"minimising {len(trace.sent)} prompts",
+                lambda: f"{readings.replays} replays, {readings.seconds:.0f} s of {budget_s:.0f} s",
+            )
             result = run_stoppable(lambda stop: replaying.minimise(stop, readings, budget_s))
         found = result.minimised
         if found is None:
@@ -301,9 +313,28 @@ class _Chosen:
             self._say(f"written: {given['emit']}")
         return int(code_of(result))
 
+    def _recorded(self, known: dict[str, Any] | None) -> Load:
+        """The config's load, by the run's decisions if it is adaptive. Raises ConfigError without them."""
+        given, load = self._given, self._config.load
+        if load.adaptive is None:
+            return load
+        if known is None:
+            raise ConfigError(
+                "load.adaptive: a seed means the same load only with the decisions of the run, which are in "
+                "its journal: name it with --out, or an incident of it with --incident"
+            )
+        reader = JournalReader(journal_file(given["state"], given["out"], given["journal"]))
+        try:
+            rows = tuple(reader.decisions(known["run_id"]))
+        finally:
+            reader.close()
+        self._say(f"{len(rows)} decisions of run {known['run_id']} are followed")
+        return load.model_copy(update={"adaptive": load.adaptive.model_copy(update={"recorded": rows})})
+
     def _whole_plan(self) -> int:
         """The plan from index 0, probed as the run was; its alarms are the answer."""
         given, config = self._given, self._config
+        self._patience.now("")  # the run's own display tells more
         if self._path is None:
             raise ConfigError(
                 "--seed: a seed means the same plan only with the config of the run, and none was given: add "
@@ -323,13 +354,17 @@ class _Chosen:
             run_stoppable(lambda stop: refuse_other_plan(config, run, stop))
         if given["exact_ids"] and known is None:
             raise ConfigError("--exact-ids: the run's nonce is wanted for that: name its folder with --out")
+        load = self._recorded(known)
         codes = []
         for number in range(max(1, given["repeat"])):
             folder = run_id_folder().with_name(f"{run_id_folder().name}-replay-{number + 1}")
             nonce = known["nonce"] if known is not None and given["exact_ids"] else None
             again = config.model_copy(
                 update={
-                    "run": config.run.model_copy(update={"nonce": nonce, "state": None, "duration": duration})
+                    "load": load,
+                    "run": config.run.model_copy(
+                        update={"nonce": nonce, "state": None, "duration": duration}
+                    ),
                 }
             )
             code, _ = soak(again, folder, command=f"soak replay --seed {given['seed']} {self._path}")

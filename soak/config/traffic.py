@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from soak.config.values import MANY, Section, Share
 from soak.plan.shapes import SHAPES
@@ -13,6 +13,17 @@ from soak.plan.spec import DEFAULT_WEIGHTS
 ROOM = 3  # a shape's prompt has several parts of min_prompt or so: from here on they fit together
 _OF_PLANTED = frozenset({"shapes", "max_context", "min_prompt", "decode_tokens"})
 SMALLEST = 96  # tokens; in less, the shapes cannot be told apart
+
+
+class AdaptiveLoad(Section):
+    """Load that goes where coverage is thin or evidence grows, by decisions that are kept and replay."""
+
+    every: Annotated[int, Field(ge=1, le=10_000)] = 24
+    """Plan indices from one decision to the next."""
+    together: Annotated[int, Field(ge=1, le=4096)] = 16
+    """Most indices that start at once. Never more than budget.in_flight has room for."""
+    recorded: tuple[dict[str, Any], ...] | None = None
+    """Decisions to go by, instead of taking any: `soak replay --seed` reads them from the run's journal."""
 
 
 class Load(Section):
@@ -56,11 +67,20 @@ class Load(Section):
     """Their ``extra_key`` values, where given ones matter (the name of a LoRA adapter, say)."""
     pressure: Annotated[int, Field(ge=2, le=4096)] = 32
     """Most prompts at once of the shapes that fill the pool."""
+    adaptive: AdaptiveLoad | None = None
+    """true, or how: the run varies by itself how much starts at once, how wide bursts and how long prompts
+    are, and the weights, within what is configured. rate stays.
+    """
 
     @property
     def none(self) -> bool:
         """Whether this run sends no load of its own."""
         return not self.shapes
+
+    @field_validator("adaptive", mode="before")
+    @classmethod
+    def _adaptive_or_not(cls, value: Any) -> Any:
+        return {} if value is True else None if value is False else value
 
     @model_validator(mode="after")
     def _shapes_exist(self) -> Load:

@@ -30,7 +30,9 @@ from soak.plan.shapes import (
     planted,
     servable,
 )
-from soak.plan.spec import ResolvedSpec
+from soak.plan.spec import Adaptive, ResolvedSpec
+
+_IN_FLIGHT = 256  # prompts at once where no budget says otherwise
 
 
 class Config(Section):
@@ -155,6 +157,30 @@ class Config(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _decisions_can_be_kept(self) -> Config:
+        if self.load.adaptive is None:
+            return self
+        if not self.journal.enabled:
+            raise ValueError(
+                "load.adaptive: its decisions are kept in the journal, without which the run could not be "
+                "replayed: set journal.enabled: true"
+            )
+        if self.run.shards > 1:
+            raise ValueError(
+                "load.adaptive: a decision is one process's, and the shards of one plan would take others "
+                "each: drive it with one shard"
+            )
+        return self
+
+    def _adaptive(self) -> Adaptive | None:
+        wanted = self.load.adaptive
+        if wanted is None:
+            return None
+        # a probe may be a batch of four
+        prompts = max(1, (self.budget.in_flight or _IN_FLIGHT) - 4 * self.probe.concurrency)
+        return Adaptive(every=wanted.every, together=min(wanted.together, prompts), prompts=prompts)
+
     def resolve(self, geometry: Geometry) -> ResolvedSpec:
         """The plan's spec: this config's load, on that geometry. Raises ConfigError if it does not fit."""
         load = self.load
@@ -197,4 +223,5 @@ class Config(Section):
             served_per_mille=round(load.served_share * 1000),
             tenants=load.tenants,
             pressure=min(load.pressure, self.budget.in_flight or load.pressure),
+            adaptive=self._adaptive(),
         )

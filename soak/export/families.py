@@ -136,6 +136,38 @@ class LoadFamilies:
         )
 
 
+class AdaptiveFamilies:
+    """The decisions of an adaptive run, and the load that the latest of them asks for."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.decisions = Counter(
+            "soak_adaptive_decisions_total",
+            "Decisions by which this run's load was changed. Nothing on a run that is not adaptive.",
+            registry=registry,
+        )
+        self.together = Gauge(
+            "soak_adaptive_together",
+            "Plan indices that start at once by the latest decision; 0 before any.",
+            registry=registry,
+        )
+        self.burst = Gauge(
+            "soak_adaptive_burst",
+            "Most prompts of a burst by the latest decision; 0 before any.",
+            registry=registry,
+        )
+        self.context = Gauge(
+            "soak_adaptive_context_tokens",
+            "Longest prompt and output together by the latest decision; 0 before any.",
+            registry=registry,
+        )
+        self.weight = Gauge(
+            "soak_adaptive_weight",
+            "Weight of a shape by the latest decision.",
+            ["shape"],
+            registry=registry,
+        )
+
+
 class ProbeFamilies:
     """Probes and what they measured."""
 

@@ -19,6 +19,7 @@ from soak.drive.deed import IN_FORCE, Deed
 from soak.drive.observation import Observation
 from soak.export.families import (
     NATS_SHOWN_MAX,
+    AdaptiveFamilies,
     ChaosFamilies,
     JournalFamilies,
     LoadFamilies,
@@ -29,6 +30,7 @@ from soak.export.labels import BoundedLabel
 from soak.export.tally import inter_token_gaps
 from soak.oracle.divergence import Divergence
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
+from soak.plan.adaptive import Decision
 from soak.sglang.exchange import Outcome
 
 MODES = ("exact", "tolerance", "calibrating")
@@ -53,6 +55,7 @@ class RunMetrics:
         self.load = LoadFamilies(registry)
         self.probe = ProbeFamilies(registry)
         self.judged = VerdictFamilies(registry)
+        self.adaptive = AdaptiveFamilies(registry)
         self.journal = JournalFamilies(registry)
         self.chaos = ChaosFamilies(registry)
         self._clock = clock
@@ -245,6 +248,15 @@ class RunMetrics:
             by_reason[self._reason(reason)] += count
         for reason, count in by_reason.items():
             self._advance(self.load.undelivered.labels(reason), ("undelivered", reason), count)
+
+    def set_decision(self, number: int, taken: Decision) -> None:
+        """The latest decision of an adaptive run, and its number."""
+        self._advance(self.adaptive.decisions, ("adaptive", ""), number)
+        self.adaptive.together.set(taken.together)
+        self.adaptive.burst.set(taken.burst)
+        self.adaptive.context.set(taken.context)
+        for shape, weight in taken.weights:
+            self.adaptive.weight.labels(self._shape(shape)).set(weight)
 
     def set_gaps(self, restarted: Mapping[bool | None, int], gone_seconds_total: float) -> None:
         """Gaps that are over, by whether the server was restarted, and the seconds of all of them."""

@@ -19,7 +19,7 @@ class About:
     seed, nonce, spec: what plans the same items again (spec as ResolvedSpec.as_dict gives it); run_id: of the
     run that met the case. fingerprint: the server's, as Fingerprint.as_dict gives it. alarm: what was raised
     (id, verdict, channel, stream, ...), plain values; evidence: the alarm in words. notes: what was done to
-    the trace since, one sentence each.
+    the trace since, one sentence each. decisions: of an adaptive run, which its plan follows.
     """
 
     seed: int
@@ -32,6 +32,7 @@ class About:
     alarm: Mapping[str, Any] = field(default_factory=dict)
     evidence: str = ""
     notes: tuple[str, ...] = ()
+    decisions: tuple[Mapping[str, Any], ...] = ()
 
     def ordinary_ids(self) -> tuple[int, int]:
         """[low, high): the token ids that the plan draws from; special ones lie outside.

@@ -59,6 +59,8 @@ def write_bundle(folder: Path, trace: Trace, about: About) -> None:
         "evidence": about.evidence,
         "notes": list(about.notes),
     }
+    if about.decisions:
+        said["decisions"] = [dict(row) for row in about.decisions]
     whole = {"format": FORMAT, "schema": SCHEMA if trace.acted else 1, "about": said, **rows_of(trace)}
     option = orjson.OPT_INDENT_2 if len(trace.sent) <= 1000 else 0
     try:
@@ -131,6 +133,9 @@ def _about(said: object) -> About:
     notes = said.get("notes")
     if not isinstance(notes, list) or len(notes) > _MOST_NOTES or not all(_is_text(n) for n in notes):
         raise BundleError(f"about.notes: a list of at most {_MOST_NOTES} texts is wanted")
+    decisions = said.get("decisions", [])
+    if not isinstance(decisions, list) or len(decisions) > MOST_ITEMS or not all(map(_is_plain, decisions)):
+        raise BundleError(f"about.decisions: a list of at most {MOST_ITEMS:,} objects is wanted")
     if any(isinstance(value, dict | list) for value in fingerprint.values()):
         raise BundleError("about.fingerprint: plain values are wanted")
     about = About(
@@ -144,6 +149,7 @@ def _about(said: object) -> About:
         alarm=alarm,
         evidence=_text(said, "evidence"),
         notes=tuple(notes),
+        decisions=tuple(decisions),
     )
     found = spec_digest(about.spec)
     if found != about.spec_digest:
@@ -160,6 +166,10 @@ def _plain(said: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(value, dict) or _depth(value) > _DEEPEST:
         raise BundleError(f"about.{name}: an object, nested at most {_DEEPEST} deep, is wanted")
     return value
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, dict) and _depth(value) <= _DEEPEST
 
 
 def _depth(value: object) -> int:

@@ -16,12 +16,13 @@ import orjson
 
 from soak.drive.deed import Deed
 from soak.drive.observation import Observation
-from soak.incident.journal_file import JournalFile
+from soak.incident.journal_file import JournalFile, decisions_in
 from soak.incident.journal_pruning import Keep
 from soak.incident.journal_rows import Clock
-from soak.incident.journal_writer import JournalWriter, ProbeEnded, Ran, ServerSaid, Spoiled
+from soak.incident.journal_writer import Decided, JournalWriter, ProbeEnded, Ran, ServerSaid, Spoiled
 from soak.oracle.probe import ProbeResult
 from soak.oracle.prober import PassSeen
+from soak.plan.adaptive import Decision
 from soak.plan.spec import PLAN_VERSION, ResolvedSpec
 from soak.sglang.server_metrics import ServerMetrics
 from soak.store.alarms import StoredAlarm
@@ -49,7 +50,8 @@ class Writes:
 class Journal:
     """Open from its making until ``close``; the run calls ``tick`` every second or so.
 
-    Raises JournalUnusable for a file that is not a journal, is damaged, newer, or in use.
+    decided: rows of the decisions that earlier processes of the run have taken. Raises JournalUnusable for a
+    file that is not a journal, is damaged, newer, or in use.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Journal:
         # once: a clock that is set meanwhile must not tear what happened together apart
         clock = Clock(time.time_ns() // 1000 - round(time.monotonic() * 1e6))
         try:
+            self.decided = decisions_in(self._file, writes.run_id)
             self._writer = JournalWriter(self._file, self._begin(writes, clock), keep)
         except BaseException:
             self._file.close()
@@ -138,6 +141,10 @@ class Journal:
         self._server_s = now
         said = {name: value for name, value in asdict(metrics).items() if value not in (None, {})}
         self._writer.put(ServerSaid(self._clock.us(now), said), 1024)
+
+    def decision(self, taken: Decision) -> None:
+        """A decision of an adaptive run, before anything planned by it is told."""
+        self._writer.put(Decided(self._clock.us(time.monotonic()), taken.as_row()), 512)
 
     def deed(self, deed: Deed) -> None:
         """An action of an experiment, when it begins and once more when it is over."""

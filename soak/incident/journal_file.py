@@ -5,17 +5,19 @@ One run writes, under a lock beside the file; anybody may read meanwhile. What a
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from soak.store.lock import NotLocked, lock_beside
 
 JOURNAL_NAME = "journal.sqlite"
 APPLICATION_ID = 0x736F616A  # "soaj", in the header of the file
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _BUSY_S = 10.0
 _MAGIC = b"SQLite format 3\0"
 _CHECKED_WHOLE = 32 << 20  # bytes; reading a large journal from end to end would hold up the start of a run
@@ -132,6 +134,19 @@ CREATE INDEX deeds_when ON deeds (began_us);
 """
 
 
+# since schema 3
+_DECISIONS = """
+CREATE TABLE decisions (
+    run_id TEXT NOT NULL,
+    first_index INTEGER NOT NULL,
+    session INTEGER NOT NULL,
+    taken_us INTEGER NOT NULL,
+    said TEXT NOT NULL,
+    PRIMARY KEY (run_id, first_index)
+) STRICT;
+"""
+
+
 class JournalUnusable(Exception):
     """The journal cannot be used; the message says why and what to do. Nothing in it was changed."""
 
@@ -217,11 +232,12 @@ class JournalFile:
         db.execute(f"PRAGMA journal_size_limit = {16 << 20}")
         if not tables:
             db.executescript(
-                f"BEGIN IMMEDIATE; {_SCHEMA} {_DEEDS} PRAGMA application_id = {APPLICATION_ID}; "
+                f"BEGIN IMMEDIATE; {_SCHEMA} {_DEEDS} {_DECISIONS} PRAGMA application_id = {APPLICATION_ID}; "
                 f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
             )
-        elif version < 2:
-            db.executescript(f"BEGIN IMMEDIATE; {_DEEDS} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        elif version < SCHEMA_VERSION:
+            missing = f"{_DEEDS if version < 2 else ''} {_DECISIONS}"
+            db.executescript(f"BEGIN IMMEDIATE; {missing} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
 
     def _damaged(self, why: object) -> str:
         found = " ".join(str(why).split())
@@ -262,3 +278,17 @@ class JournalFile:
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
+
+
+def decisions_in(file: JournalFile, run_id: str) -> list[dict[str, Any]]:
+    """Rows of the decisions of that run, in their order; none from a soak that took none."""
+    with file.in_words():
+        if file.db.execute("PRAGMA user_version").fetchone()[0] < 3:
+            return []
+        rows = file.db.execute(
+            "SELECT said FROM decisions WHERE run_id = ? ORDER BY first_index", (run_id,)
+        ).fetchall()
+    try:
+        return [dict(json.loads(said)) for (said,) in rows]
+    except (TypeError, ValueError) as error:
+        raise JournalUnusable(f"{file.path}: a decision of run {run_id} cannot be read ({error})") from error

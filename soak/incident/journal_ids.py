@@ -11,6 +11,7 @@ from soak.incident.journal_codec import digest8
 from soak.incident.journal_reader import JournalReader, PromptRow
 from soak.incident.journal_recipe import Source, rebuild
 from soak.incident.trace import Origin
+from soak.plan.adaptive import decision_of
 from soak.plan.item import Item, Segment
 from soak.plan.plan import Plan
 from soak.plan.restored import spec_of
@@ -50,7 +51,11 @@ class SentIds:
                 spec = spec_of(row.spec)
             except ValueError as error:
                 raise TraceUnavailable(f"the resolved spec in the journal cannot be read: {error}") from error
-            self._plans[session] = Plan(row.seed, spec, row.nonce)
+            try:
+                taken = [decision_of(said, spec) for said in self._journal.decisions(row.run_id)]
+                self._plans[session] = Plan(row.seed, spec, row.nonce, taken)
+            except ValueError as error:
+                raise TraceUnavailable(f"the decisions in the journal cannot be followed: {error}") from error
         return self._plans[session]
 
     def item(self, row: PromptRow) -> Item:

@@ -10,7 +10,7 @@ from typing import Any
 
 from soak.incident.incident import SELECT_INCIDENTS, Incident, Range, incident_of
 from soak.incident.journal_codec import Array, unpack_arrays, unpack_ids
-from soak.incident.journal_file import JournalFile, JournalUnusable
+from soak.incident.journal_file import JournalFile, JournalUnusable, decisions_in
 from soak.incident.journal_pruning import LATE_US
 from soak.incident.journal_rows import ORIGINS, PROMPT_COLUMNS
 from soak.incident.trace import Origin
@@ -274,6 +274,10 @@ class JournalReader:
                 except ValueError as error:
                     raise self._damaged(f"action {row[1]}", error) from error
         return sorted(found.values(), key=lambda row: (row.began_us, row.session, row.number))
+
+    def decisions(self, run_id: str) -> list[dict[str, Any]]:
+        """Rows of the decisions of an adaptive run, in their order."""
+        return decisions_in(self._file, run_id)
 
     def next_index(self, run_id: str, shard: int, shards: int) -> int:
         """Where that shard of a run goes on: one past the last index of which anything was journalled.

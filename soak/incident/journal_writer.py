@@ -89,7 +89,15 @@ class ServerSaid:
     said: dict[str, Any]
 
 
-Record = Observation | PassSeen | ProbeEnded | Spoiled | ServerSaid | Deed | StoredAlarm
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision of an adaptive run, as ``Decision.as_row`` gives it. Before any prompt planned by it."""
+
+    at_us: int
+    row: dict[str, Any]
+
+
+Record = Observation | PassSeen | ProbeEnded | Spoiled | ServerSaid | Deed | StoredAlarm | Decided
 
 
 @dataclass(slots=True)
@@ -109,13 +117,14 @@ class _Pending:
     probes: list[tuple[Any, ...]] = field(default_factory=list)
     server: list[tuple[Any, ...]] = field(default_factory=list)
     deeds: list[tuple[Any, ...]] = field(default_factory=list)
+    decisions: list[tuple[Any, ...]] = field(default_factory=list)
     forgotten: list[tuple[int, int]] = field(default_factory=list)
     alarms: list[StoredAlarm] = field(default_factory=list)
     last_index: int = -1
 
     @property
     def rows(self) -> int:
-        small = len(self.server) + len(self.deeds) + len(self.alarms)
+        small = len(self.server) + len(self.deeds) + len(self.decisions) + len(self.alarms)
         return len(self.prompts) + len(self.probes) + small
 
 
@@ -146,7 +155,7 @@ class JournalWriter:
     def put(self, record: Record, size: int) -> None:
         """Hand over a record of so many bytes; dropped, and counted, when the disk cannot follow."""
         full = len(self._queue) >= _MOST_QUEUED or self._put_bytes - self._taken_bytes > _MOST_QUEUED_BYTES
-        if (full or not self._thread.is_alive()) and not isinstance(record, StoredAlarm):
+        if (full or not self._thread.is_alive()) and not isinstance(record, StoredAlarm | Decided):
             self.dropped += 1
             if isinstance(record, Observation) and len(self._lost) < _MOST_LOST:
                 self._lost.add((record.item.index, record.item.step, record.part))
@@ -234,6 +243,9 @@ class JournalWriter:
             )
         elif isinstance(record, ServerSaid):
             pending.server.append((record.at_us, session, orjson.dumps(record.said).decode()))
+        elif isinstance(record, Decided):
+            said = orjson.dumps(record.row).decode()
+            pending.decisions.append((self._ran.run_id, record.row["first"], session, record.at_us, said))
         elif isinstance(record, Deed):
             pending.deeds.append(deed_row(session, record, self._ran.clock))
         else:
@@ -299,6 +311,7 @@ class JournalWriter:
             db.executemany(INSERT_PROBE, pending.probes)
             db.executemany("INSERT INTO server VALUES (?, ?, ?)", pending.server)
             db.executemany(INSERT_DEED, pending.deeds)
+            db.executemany("INSERT OR REPLACE INTO decisions VALUES (?, ?, ?, ?, ?)", pending.decisions)
             db.executemany(
                 "UPDATE probes SET arrays = NULL WHERE session = ? AND number = ? AND suspicious = 0",
                 pending.forgotten,

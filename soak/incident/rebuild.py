@@ -48,6 +48,7 @@ def read_incident(journal: JournalReader, name: str) -> tuple[Trace, About]:
         alarm={**alarm, "probes": list(incident.alarm.probes), "id": incident.id},
         evidence=incident.alarm.evidence,
         notes=tuple(notes),
+        decisions=tuple(journal.decisions(session.run_id)),
     )
 
 

@@ -132,9 +132,10 @@ class Seen:
 def decide(seed: int, spec: ResolvedSpec, before: Sequence[Decision], first: int, seen: Seen) -> Decision:
     """The next decision, from index ``first`` on: back to the load that evidence grew from, else to new load.
 
-    New load is what was tried least: in how much starts at once, in how wide bursts are, in how long prompts
-    are, each by itself. Shapes whose conjunctions few probes looked at get more weight, those that evidence
-    grew from most. Raises ValueError for a spec that is not adaptive, or an index that is decided on already.
+    New load is what was tried least: in how much starts at once and, every other time, in how wide bursts and
+    how long prompts are, each by itself. Shapes whose conjunctions few probes looked at get more weight,
+    those that evidence grew from most. Raises ValueError for a spec that is not adaptive, or an index that is
+    decided on already.
     """
     limits = spec.adaptive
     if limits is None:
@@ -154,8 +155,10 @@ def decide(seed: int, spec: ResolvedSpec, before: Sequence[Decision], first: int
         together = _least_tried(draw, levels, [d.together for d in before])
         widest = max(2, min(spec.burst, limits.prompts // together))
         bursts = sorted({2, (2 + widest) // 2, widest})
-        burst = _least_tried(draw, bursts, [d.burst for d in before])
-        context = _least_tried(draw, context_levels(spec), [d.context for d in before])
+        burst, context = widest, spec.max_context
+        if number % 2 == 0:  # else one thing at a time: shorter prompts, say, generate less as well
+            burst = _least_tried(draw, bursts, [d.burst for d in before])
+            context = _least_tried(draw, context_levels(spec), [d.context for d in before])
     return Decision(first, together, burst, context, _weights(spec, seen), why[:_MOST_WHY], back)
 
 

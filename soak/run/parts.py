@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from soak.config import Config
+from soak.config import Config, ConfigError
 from soak.detect.verdict import Alarm
 from soak.drive.brake import Brake, StopLimits
 from soak.drive.disaggregated import cannot_apply
@@ -17,7 +18,9 @@ from soak.incident.journal import Journal
 from soak.oracle.budget import ProbeBudget
 from soak.oracle.invariance import COMPANIONS, Invariance
 from soak.oracle.prober import PassSeen, Prober, ProbeSettings
+from soak.plan.adaptive import decision_of
 from soak.plan.plan import Plan
+from soak.run.adapting import Adapting
 from soak.run.alarm_desk import AlarmDesk
 from soak.run.continuity import Continuity
 from soak.run.identity import Identity
@@ -52,6 +55,26 @@ class Parts:
     budget: ProbeBudget
     continuity: Continuity
     lateness: Lateness
+
+
+def adaptive_plan(config: Config, identity: Identity, journal: Journal | None) -> tuple[Plan, bool]:
+    """The plan with the decisions taken so far, and whether there will be no others.
+
+    Decisions that are replayed are this run's own from now on, and journalled. Without a journal, as in a
+    calibration, none is taken. Raises ConfigError for decisions that the spec does not allow.
+    """
+    spec, adaptive = identity.spec, config.load.adaptive
+    recorded = None if adaptive is None else adaptive.recorded
+    rows: Sequence[Mapping[str, Any]] = journal.decided if journal is not None else []
+    try:
+        taken = [decision_of(row, spec) for row in (rows if recorded is None else recorded)]
+        plan = Plan(identity.seed, spec, identity.nonce, taken)
+    except ValueError as error:
+        raise ConfigError(f"load.adaptive: the recorded decisions cannot be followed: {error}") from error
+    if journal is not None and recorded is not None:
+        for decision in taken:
+            journal.decision(decision)
+    return plan, recorded is not None or journal is None
 
 
 def wire(
@@ -134,7 +157,22 @@ def wire(
     companions = min(COMPANIONS, max(0, most // (4 * probe.concurrency) - 1)) if probe.invariance_share else 0
     in_flight = max(1, most - probe.concurrency * (1 + companions))
     allowance = Allowance(config.budget.tokens_per_second)
-    plan = Plan(identity.seed, spec, identity.nonce)
+    plan, fixed = adaptive_plan(config, identity, journal)
+    adapting = Adapting(
+        plan,
+        record.detector,
+        record.coverage.report,
+        keep=(lambda _taken: None) if journal is None else journal.decision,
+        tell=record.decided,
+        fixed=fixed,
+    )
+    record.adapting = adapting
+
+    def begin(index: int) -> None:
+        if trail is not None:
+            trail.begun(index)
+        adapting.begun(index)
+
     driver = Driver(
         plan,
         session,
@@ -143,7 +181,7 @@ def wire(
         observe,
         allowance=allowance,
         tenants=config.load.tenant_keys,
-        on_begin=(lambda _index: None) if trail is None else trail.begun,
+        on_begin=begin,
     )
     settings = ProbeSettings(
         tail=probe.tail,

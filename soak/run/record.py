@@ -29,10 +29,12 @@ from soak.oracle.canaries import Canaries
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
 from soak.oracle.prober import Standalone
 from soak.oracle.victims import Victim, Victims
+from soak.plan.adaptive import Decision
 from soak.plan.item import WrittenBy
 from soak.plan.shapes import canary
 from soak.plan.spec import ResolvedSpec
 from soak.plan.strict import code_of, wrong
+from soak.run.adapting import Adapting, words
 from soak.run.continuity import GONE
 from soak.run.thresholds import LoadFigures
 from soak.run.worker_book import WorkerBook
@@ -86,6 +88,7 @@ class Record:
         self.journal: Journal | None = None  # told of everything before anybody judges it
         self.events: deque[str] = deque(maxlen=8)
         self.beside: list[Callable[[Observation, bool], None]] = []  # told of load, and of what a gap took
+        self.adapting: Adapting | None = None  # asked before the detectors have taken a probe in
         self.mark_deed: Callable[[Deed], None] = lambda _deed: None
         self.file_alarm: Callable[[Alarm], str] = lambda _alarm: ""  # gives an alarm the id it is known under
 
@@ -186,6 +189,8 @@ class Record:
         self.metrics.observe_probe(result)
         self.coverage.observe_probe(result)
         self.workers.observe_probe(result)
+        if self.adapting is not None:
+            self.adapting.observe(result)
         for alarm in self.detector.observe(result):
             self._alarm(alarm)
 
@@ -197,6 +202,11 @@ class Record:
         words = "begins" if deed.outcome == IN_FORCE else f"{deed.outcome}: {deed.detail}".rstrip(": ")
         self.say(f"action {deed.number}, {deed.name} on {deed.target}: {words}")
         self.mark_deed(deed)
+
+    def decided(self, number: int, taken: Decision) -> None:
+        """The load changes from an index on, by a decision of that number."""
+        self.metrics.set_decision(number, taken)
+        self.say(words(number, taken))
 
     def observe_control(self, made: Standalone) -> None:
         """A control made for calibration alone."""

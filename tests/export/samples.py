@@ -19,6 +19,7 @@ from soak.oracle.amnesia import Amnesia, amnesia
 from soak.oracle.coarsened import CoarsenedKL
 from soak.oracle.divergence import Divergence, diverge
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
+from soak.plan.adaptive import Decision
 from soak.plan.item import Item, Prompt, Segment
 from soak.sglang.exchange import Answer, Outcome
 
@@ -160,6 +161,7 @@ def every_metric(metrics: RunMetrics) -> None:
     metrics.observe_load(observation("long-context"), late=True)
     metrics.observe_load(observation(outcome=Outcome.DISCONNECTED, chunk_s=()), in_gap=True)
     metrics.set_gaps({True: 1}, 12.5)
+    metrics.set_decision(1, Decision(24, 4, 3, 800, (("shared-prefix", 4),), "new load"))
     undefined = probe("long-context", size=0.5)
     undefined.amnesia = Amnesia(None, None, 0.5, 8)
     metrics.observe_probe(probe(size=0.5))

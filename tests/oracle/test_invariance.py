@@ -38,7 +38,8 @@ class Batches(ToySession):
 def invariance(
     session: Batches, *, length: int = 400, asked: Asked | None = None, **given: int
 ) -> tuple[Invariance, list[PassSeen]]:
-    victims, seen = Victims(1), []
+    victims = Victims(1)
+    seen: list[PassSeen] = []
     victims.add(victim(length))
     asking = Invariance(
         session,  # type: ignore[arg-type]
