@@ -181,7 +181,22 @@ async def fingerprint_now(client: SGLangClient) -> Fingerprint:
 async def server_now(client: SGLangClient) -> ServerNow:
     """Who answers now, at no cost to the server. Raises TargetUnusable as ``fingerprint_now``."""
     info = await _server_info(client)
-    return _now(info, await _first(client, "/model_info", "/get_model_info"))
+    return _now(info, await _model_now(client))
+
+
+async def _model_now(client: SGLangClient) -> Mapping[str, object]:
+    """What it says of its model; a server without that endpoint says nothing.
+
+    Raises TargetUnusable for an answer that was lost or cut on its way: without the fields in it, the same
+    server would look like another one.
+    """
+    for path in ("/model_info", "/get_model_info"):
+        status, value, detail = await client.get_json(path)
+        if status == 200 and isinstance(value, dict):
+            return value
+        if status is None or status >= 500 or (status == 200 and detail):
+            raise TargetUnusable(f"{client.base_url}{path} gave no whole answer: {detail}")
+    return {}
 
 
 def _now(info: Mapping[str, object], model: Mapping[str, object]) -> ServerNow:

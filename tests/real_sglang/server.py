@@ -120,18 +120,20 @@ def start(
     api_key: str | None = None,
     faults: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    port: int | None = None,
 ) -> Server:
     """Start a server for a model of the kit and wait until it answers.
 
     ``extra_args`` go to ``sglang.launch_server`` and override ``kit/serve.sh``; ``faults`` are names of
-    ``kit/corruptions/*.py``. Raises KitError, with the end of the log, if it is not ready in READY_TIMEOUT_S.
+    ``kit/corruptions/*.py``; port: any free one by default. Raises KitError, with the end of the log, if it
+    is not ready in READY_TIMEOUT_S.
     """
     for fault in faults:
         if not (KIT / "corruptions" / f"{fault}.py").is_file():
             known = ", ".join(sorted(path.stem for path in (KIT / "corruptions").glob("*.py")))
             raise KitError(f"no corruption {fault!r} in the kit; there are {known}")
     folder = model(model_name)
-    port = free_port()
+    port = port or free_port()
     log = BUILD / "logs" / f"{model_name}-{port}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-I", str(KIT / "supervise.py"), str(GRACE_S)]

@@ -132,6 +132,7 @@ class Server:
         routes = {
             **self.small.routes(),
             "/server_info": info,
+            "/health": {},
             "/v1/loads": {"loads": [{"dp_rank": 0, "num_running_reqs": 0, "num_waiting_reqs": 0}]},
             "/metrics": self._metrics,
         }
