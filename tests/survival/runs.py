@@ -60,7 +60,7 @@ class Running:
     def said(self) -> str:
         return self._text.getvalue()
 
-    async def until(self, holds: Callable[[], bool], within_s: float = 20.0) -> None:
+    async def until(self, holds: Callable[[], bool], within_s: float = 60.0) -> None:
         """Wait for something while the run goes on."""
         deadline = time.monotonic() + within_s
         while not holds():
@@ -70,7 +70,7 @@ class Running:
             assert time.monotonic() < deadline, self.said
             await asyncio.sleep(0.02)
 
-    async def end(self, within_s: float = 20.0) -> dict[str, Any]:
+    async def end(self, within_s: float = 60.0) -> dict[str, Any]:
         """Its summary."""
         summary = await asyncio.wait_for(self.task, within_s)
         written = json.loads((self.out / "summary.json").read_text())

@@ -168,7 +168,9 @@ async def test_a_disk_that_fills_up_in_the_middle_stops_nothing(tmp_path: Path) 
     """The system refuses every file of the process to grow past 160 KB, as a full disk does."""
     server = Server()
     async with server.listening() as url:
-        loaded = config(url, run={"duration": "4s", "drain": "2s"}, load={**LOAD, "rate": 40})
+        loaded = config(
+            url, run={"duration": "4s", "drain": "2s", "report": False}, load={**LOAD, "rate": 40}
+        )
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(loaded.model_dump(mode="json", exclude_unset=True)))
         soak_run = f"{sys.executable} -m soak run {tmp_path}/c.yaml --out {tmp_path}/out"
         child = await asyncio.create_subprocess_exec(
