@@ -94,7 +94,7 @@ def _notices(run: RunOnDisk) -> Safe:
     shown = [reason for reason in reasons if not (told and reason.startswith(told))]
     alarms = [
         f"{a['verdict']} by {a['channel']} in {a['stream'] or a['shape']}: {a['evidence']}"
-        for a in summary["detector"]["alarms"]
+        for a in sorted(summary["detector"]["alarms"], key=lambda a: a["verdict"] != "CORRUPT")
     ]
     items = [el("li", words) for words in (*alarms, *shown)]
     return join([el("p", words, class_="notice") for words in said], el("ul", items) if items else None)

@@ -26,6 +26,12 @@ Times = Sequence[tuple[float, Bin]]
 """(seconds from the start to the middle of a bin, the bin), with nothing where nothing ran."""
 
 _UNITS = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (120.0, 60.0, "minutes"))
+_RESUMES = {
+    "prefill": "written by prefill",
+    "decode": "written by decode",
+    "host": "loaded from the host",
+    "retracted": "after a retraction",
+}
 _LEAST = -4.0  # nats of evidence; less is as good as none
 _VERDICTS = {"CORRUPT": ALARM, "SUSPECT": SECOND, "CLEAN": PROBE}
 
@@ -80,13 +86,17 @@ def _gone(axes: Axes, times: Times, width_s: float) -> None:
 def offsets(kinds: Mapping[str, ByKind]) -> Safe:
     """|d| by place after the resume boundary, a panel for each resume kind that was probed."""
     shown = [(name, kind) for name, kind in sorted(kinds.items()) if kind.offsets["probe"]]
+    across = min(3, len(shown))
+    rows = -(-len(shown) // across)
 
     def paint(figure: Figure) -> None:
-        panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+        panels = figure.subplots(rows, across, sharey=True, squeeze=False).ravel()
+        for axes in panels[len(shown) :]:
+            axes.set_visible(False)
         floor = _floor([kind for _, kind in shown])
-        for axes, (name, kind) in zip(panels, shown, strict=True):
+        for axes, (name, kind) in zip(panels[: len(shown)], shown, strict=True):
             _offset_panel(axes, kind, floor)
-            axes.set_title(f"written by {name}, {kind.scores['probe'].count:,} probes")
+            axes.set_title(f"{_RESUMES.get(name, name)}, {kind.scores['probe'].count:,} probes")
             axes.set_xlabel("token after the resume boundary")
         panels[0].set_ylabel("|warm - cold|, nats")
         low, high = panels[0].get_ylim()
@@ -105,7 +115,7 @@ def offsets(kinds: Mapping[str, ByKind]) -> Safe:
         "Lines of the median, the ninth decile and the maximum of probes over a band from the median to the "
         "maximum of controls; a table below has the figures.",
         paint,
-        height=3.2,
+        height=0.6 + 2.6 * rows,
     )
 
 
@@ -372,9 +382,7 @@ def tokens(name: str, off: Mapping[str, npt.NDArray[np.float64]]) -> Safe:
             place = np.arange(1, size.size + 1)
             shown = np.maximum(np.nan_to_num(size, nan=floor, posinf=1e3), floor)
             if what == "warm":
-                axes.bar(
-                    place, shown - floor, bottom=floor, width=0.8, color=PROBE, label="warm, the wrong answer"
-                )
+                axes.bar(place, shown - floor, bottom=floor, width=0.8, color=PROBE, alpha=0.6, label="warm")
             else:
                 axes.plot(place, shown, label=what, **styles[what])
         axes.set_yscale("log")

@@ -68,7 +68,10 @@ button { font: inherit; font-size: .85rem; padding: .35rem .8rem; border: 1px so
 .yes::before { content: "\\25CF\\00A0"; color: var(--good); }
 .no::before { content: "\\25CB\\00A0"; color: var(--second); }
 .na::before { content: "\\2013\\00A0"; color: var(--faint); }
-@media (max-width: 40rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .4rem; } }
+@media (max-width: 40rem) {
+  dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .4rem; }
+  .wide table { min-width: 38rem; }
+}
 @media print {
   :root {
     color-scheme: light;
@@ -77,9 +80,11 @@ button { font: inherit; font-size: .85rem; padding: .35rem .8rem; border: 1px so
   }
   body { max-width: none; padding: 0; font-size: 10.5pt; }
   button, nav { display: none; }
-  .plot, .incident, tr, .verdict { break-inside: avoid; }
+  .plot, .cmd, tr, .verdict { break-inside: avoid; }
   h2, h3 { break-after: avoid; }
   .plot svg { min-width: 0; }
+  .plot, .wide { overflow: visible; }
+  table { font-size: .8em; } th, td { padding-right: .5rem; } .n { white-space: normal; }
   pre { white-space: pre-wrap; }
   @page { margin: 16mm; }
 }
