@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
-from prometheus_client import generate_latest
 
 from soak import config as configs
 from soak.config import ConfigError
@@ -32,7 +32,7 @@ def config(url: str, path: Path) -> configs.Config:
         "target": {"url": url, "runners_record": str(path)},
         "run": {"duration": "1s", "drain": "1s", "seed": 3},
         "load": {"arrivals": "constant", "rate": 2, "max_context": 200, "max_new_tokens": 4, "roots": 2},
-        "metrics": {"port": None},
+        "metrics": {"port": 0},
     }
     return configs.build(values)
 
@@ -40,8 +40,17 @@ def config(url: str, path: Path) -> configs.Config:
 async def soaked(loaded: configs.Config, out: Path) -> tuple[dict[str, Any], str]:
     with Terminal(io.StringIO(), live=False) as terminal:
         run = SoakRun(loaded, out, terminal, command="soak run again")
-        summary = await run.run(asyncio.Event())
-        return summary, generate_latest(run._registry).decode()
+        soaking = asyncio.create_task(run.run(asyncio.Event()))
+        while not run.metrics_port and not soaking.done():  # noqa: ASYNC110 - nobody says when it is served
+            await asyncio.sleep(0.01)
+        metrics = ""
+        if run.metrics_port:
+            async with (
+                aiohttp.ClientSession() as client,
+                client.get(f"http://127.0.0.1:{run.metrics_port}/metrics") as answer,
+            ):
+                metrics = await answer.text()
+        return await soaking, metrics
 
 
 async def test_it_reaches_fingerprint_and_metrics(tmp_path: Path) -> None:
