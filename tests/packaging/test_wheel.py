@@ -29,7 +29,7 @@ def run(*words: str | Path, cwd: Path) -> str:
         env=kept,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, f"{words}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
