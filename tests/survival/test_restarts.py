@@ -67,7 +67,7 @@ async def test_the_same_server_again_is_noticed_and_soaked_on(tmp_path: Path) ->
     assert all(r["latency_s"]["max"] < gap["seconds"] for r in summary["requests"].values()), (
         "the gap is in no latency"
     )
-    assert summary["probes"]["valid"] > 5
+    assert summary["probes"]["valid"] >= 2
     assert alarms(summary) == []
 
 
