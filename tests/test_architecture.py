@@ -52,7 +52,7 @@ ONLY_DATA = {
     ("store", "detect"): {"verdict"},
     ("detect", "oracle"): {"amnesia", "divergence", "probe"},
     ("drive", "oracle"): {"amnesia", "divergence", "probe"},
-    ("export", "oracle"): {"amnesia", "divergence", "probe"},
+    ("export", "oracle"): {"amnesia", "divergence", "probe", "recall"},
     ("export", "drive"): {"observation", "coverage_state", "deed"},
     ("export", "detect"): {"verdict"},
     ("export", "sglang"): {"exchange"},
@@ -60,7 +60,8 @@ ONLY_DATA = {
 
 PURE_FOLDERS = ("plan", "detect")
 PURE_MODULES = (
-    "oracle/amnesia.py", "oracle/coarsened.py", "oracle/divergence.py", "oracle/probe.py",
+    "oracle/amnesia.py", "oracle/canaries.py", "oracle/recall.py",
+    "oracle/coarsened.py", "oracle/divergence.py", "oracle/probe.py",
     "export/quantiles.py", "export/closing.py", "incident/trace.py",
     "incident/about.py", "incident/cuts.py", "incident/ddmin.py", "incident/judge.py", "incident/order.py",
     "incident/rows.py", "incident/salt.py", "incident/sequential.py", "incident/shrink.py",

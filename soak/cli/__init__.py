@@ -22,6 +22,7 @@ _COMMANDS = {
     "chaos": "Put faults into a server's surroundings on purpose, undo them, and say what held.",
     "ack": "Acknowledge an alarm, or mute it.",
     "plan": "Print what a config would send, or what it would cost. Sends nothing.",
+    "text": "Write the text that a run in text sends, as one model's token ids.",
     "explain": "Say what a verdict, a fault, a conjunction, an alert or a metric is.",
     "demo": "Soak the embedded simulator with a planted fault for a minute.",
     "sim": "Serve the embedded SGLang-compatible simulator.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -11,7 +12,7 @@ from soak.plan.shapes import SHAPES
 from soak.plan.spec import DEFAULT_WEIGHTS
 
 ROOM = 3  # a shape's prompt has several parts of min_prompt or so: from here on they fit together
-_OF_PLANTED = frozenset({"shapes", "max_context", "min_prompt", "decode_tokens"})
+_OF_PLANTED = frozenset({"shapes", "max_context", "min_prompt", "decode_tokens", "text"})
 SMALLEST = 96  # tokens; in less, the shapes cannot be told apart
 
 
@@ -71,6 +72,8 @@ class Load(Section):
     """true, or how: the run varies by itself how much starts at once, how wide bursts and how long prompts
     are, and the weights, within what is configured. rate stays.
     """
+    text: Path | None = None
+    """A file that ``soak text`` wrote: prompts are made of its text instead of random ids."""
 
     @property
     def none(self) -> bool:

@@ -16,6 +16,7 @@ from soak.config.planting import PART, USUAL, planted_per_second
 from soak.config.probe import Probe
 from soak.config.run import Run
 from soak.config.target import Target
+from soak.config.text import in_text
 from soak.config.traffic import ROOM, SMALLEST, Load
 from soak.config.values import Section
 from soak.detect.run_length import run_length_for, run_length_words
@@ -184,6 +185,8 @@ class Config(Section):
     def resolve(self, geometry: Geometry) -> ResolvedSpec:
         """The plan's spec: this config's load, on that geometry. Raises ConfigError if it does not fit."""
         load = self.load
+        if load.text is not None:
+            geometry = in_text(geometry, load.text)
         limit = geometry.context_len - 1
         if limit < max(SMALLEST, ROOM * load.min_prompt):
             raise ConfigError(

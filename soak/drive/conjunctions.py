@@ -211,6 +211,16 @@ CONJUNCTIONS = (
         by_users=False,
     ),
     Conjunction(
+        "needle-recalled",
+        "needles",
+        ("prefix_hit",),
+        lambda seen, _: CoverageState.NOT_REACHED,
+        lambda probe, _: probe.needle is not None and probe.needle.depth < 100,
+        "a document that was cached was asked for a fact that lies far back in it",
+        probe_confirms=True,
+        by_users=False,
+    ),
+    Conjunction(
         "queued-together",
         "pause-queue",
         ("co_batched_prefill", "off_grid_start"),

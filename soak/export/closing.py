@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from soak.export.needles import needle_table
 from soak.export.picture import picture
 
 VERDICT_SENTENCES = {
@@ -39,6 +40,7 @@ def closing_words(summary: Mapping[str, Any]) -> str:
         _earlier(summary),
         _probes(summary),
         _divergence(summary),
+        _needles(summary),
         _worst(summary),
         _coverage(summary),
         _load(summary),
@@ -46,6 +48,11 @@ def closing_words(summary: Mapping[str, Any]) -> str:
         _replay(summary),
     ]
     return "\n\n".join("\n".join(printable(line) for line in part) for part in parts if part)
+
+
+def _needles(summary: Mapping[str, Any]) -> list[str]:
+    found = needle_table(summary)
+    return [] if found is None else [found[0], *table(found[1])]
 
 
 def _worst(summary: Mapping[str, Any]) -> list[str]:

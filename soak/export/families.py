@@ -230,6 +230,13 @@ class ProbeFamilies:
             shape_kind,
             registry=registry,
         )
+        self.needles = Counter(
+            "soak_needle_recalls_total",
+            "Facts asked for, by their depth in per cent of the document, by side (cold, cached) and by "
+            "how they were recalled (exact, likely, lost).",
+            ["depth", "recall", "side"],
+            registry=registry,
+        )
         self.onset = Histogram(
             "soak_onset_tokens",
             "Place of the first differing token after the resume boundary, of probes that differ at all.",

@@ -27,6 +27,7 @@ from soak.export.families import (
     VerdictFamilies,
 )
 from soak.export.labels import BoundedLabel
+from soak.export.needles import grade
 from soak.export.tally import inter_token_gaps
 from soak.oracle.divergence import Divergence
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
@@ -172,6 +173,10 @@ class RunMetrics:
                 self.probe.amnesia_undefined.labels(shape, kind).inc()
             else:
                 self.probe.amnesia.labels(shape, kind).observe(max(0.0, result.amnesia.ratio))
+
+        if result.needle is not None:
+            for side, seen in (("cold", result.needle.cold), ("cached", result.needle.warm)):
+                self.probe.needles.labels(str(result.needle.depth), grade(seen), side).inc()
 
     def _compared(self, shape: str, kind: str, comparison: str, divergence: Divergence | None) -> None:
         if divergence is None:

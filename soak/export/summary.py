@@ -119,6 +119,7 @@ def build_summary(
         "coarsened_kl": {shape: probes.coarsened_dict() for shape, probes in tally.probes.items()},
         "worst_probe": tally.worst or None,
         "amnesia": {shape: probes.amnesia_dict() for shape, probes in tally.probes.items()},
+        "needles": tally.needles.rows(),
         "coverage": [asdict(entry) | {"state": entry.state.value} for entry in coverage],
         "load": {
             "asked": load.asked,

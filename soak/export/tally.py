@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from soak.drive.observation import Observation
+from soak.export.needles import NeedleTally
 from soak.export.quantiles import LogSketch, nats_sketch, ratio_sketch, seconds_sketch
 from soak.oracle.divergence import Divergence
 from soak.oracle.probe import ProbeOutcome, ProbeResult
@@ -180,6 +181,7 @@ class Tally:
         self.schedule_lag = seconds_sketch()
         self.loop_lag = seconds_sketch()
         self.probe_seconds = seconds_sketch()
+        self.needles = NeedleTally()
         self.worst: dict[str, Any] = {}
         self.in_gaps: Counter[str] = Counter()  # load answers by outcome that were lost with the server
         self.recent_k3: deque[float] = deque(maxlen=RECENT)
@@ -203,6 +205,8 @@ class Tally:
             self.probes[result.shape] = ProbeTally()
         self.probes[result.shape].add(result)
         self.probe_seconds.add(max(0.0, result.seconds))
+        if result.needle is not None:
+            self.needles.add(result.needle)
         if result.valid and result.divergence is not None:
             self._keep_worst(result, result.divergence)
             self.recent_k3.append(result.divergence.k3)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from soak.oracle.amnesia import Amnesia
 from soak.oracle.coarsened import CoarsenedKL
 from soak.oracle.divergence import Divergence
+from soak.oracle.recall import Recall
 
 Array = npt.NDArray[np.float64]
 
@@ -89,6 +90,7 @@ class ProbeResult:
     the server returned while it generated the victim (decode path), against a cold prefill of the same
     tokens. control_note says why a wanted control is missing.
     coarsened: a lower bound of KL(cold || warm) where candidates were listed; it never enters the evidence.
+    needle: how a fact that the victim holds was recalled, where it was asked for one.
     confirmation: the confirming pair, run when the first one looked bad; it never enters the evidence.
     worker: who answered, where a router or a data-parallel server says so.
     ways: of an invariance probe, how warm (the other way) and cold (in one request) were asked for, in words.
@@ -121,6 +123,7 @@ class ProbeResult:
     served: Divergence | None = None
     confirmation: Divergence | None = None
     confirmation_cold: Divergence | None = None
+    needle: Recall | None = None
     ways: str = ""
     worker: str = ""
 

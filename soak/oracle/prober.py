@@ -20,7 +20,8 @@ from soak.oracle.controls import Control, make_control, standalone_control
 from soak.oracle.divergence import diverge
 from soak.oracle.passes import Pass, Passes, PassFailedError, Question, Scored
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
-from soak.oracle.victims import Victim, Victims
+from soak.oracle.recall import Recall, recalled
+from soak.oracle.victims import Asked, Victim, Victims
 from soak.plan.geometry import Geometry
 from soak.plan.item import Segment, WrittenBy
 from soak.plan.words import Draw
@@ -203,14 +204,15 @@ class Prober:
             result.control_note = f"a resume of kind {result.kind.value} cannot be brought about at will"
         wants_repeat = draw.chance(self._settings.repeat_per_mille)
         steps = ["warm", "cold", "control"] if wants_control else ["warm", "cold"]
+        top_k = self._settings.top_k if victim.needle is None else max(1, self._settings.top_k)
         listed: dict[str, Listed] = {}
         while steps:
             step = steps.pop(draw.below(len(steps)))
             if step == "warm":
-                warm = await self._warm(passes, question, victim.namespace, top_k=self._settings.top_k)
+                warm = await self._warm(passes, question, victim.namespace, top_k=top_k)
                 result.warm, listed[step] = warm.logprobs, question.listed(warm)
             elif step == "cold":
-                cold = await passes.cold_scored(question, top_k=self._settings.top_k)
+                cold = await passes.cold_scored(question, top_k=top_k)
                 result.cold, listed[step] = cold.logprobs, question.listed(cold)
             else:
                 rest = question.ids[min(len(victim.ids), len(question.ids)) :]
@@ -225,6 +227,8 @@ class Prober:
         result.divergence = diverge(result.warm, result.cold)
         if self._settings.top_k:
             result.coarsened = coarsened_kl(listed["cold"], listed["warm"])
+        if victim.needle is not None and question.answer_len:
+            result.needle = _recall(victim, victim.needle, listed["warm"], listed["cold"])
         if question.answer_len:
             await _beside(result, self._amnesia(result, passes, question))
         await _beside(result, self._served(result, victim, passes))
@@ -246,7 +250,12 @@ class Prober:
             and len(victim.ids) > 2 * settings.kept_context
             and len(victim.ids) + settings.continuation < room
         )
-        if with_answer:
+        needle = victim.needle
+        answer_len = settings.continuation
+        if needle is not None:
+            tail = np.concatenate([needle.question, needle.answer])
+            with_answer, answer_len = len(victim.ids) + len(tail) <= room, len(needle.answer)
+        elif with_answer:
             # sampled from the cold pass at temperature 1: the one reference under which the amnesia
             # denominator does not vanish, and under which k3 estimates a true KL divergence
             tail = await passes.generate(
@@ -266,7 +275,7 @@ class Prober:
             raise PassFailedError(
                 ProbeOutcome.TOO_SHORT, f"{len(ids)} tokens, resumed at {boundary}: nothing to score"
             )
-        return Question(ids, boundary, settings.continuation if with_answer else 0)
+        return Question(ids, boundary, answer_len if with_answer else 0)
 
     async def _warm(
         self,
@@ -328,6 +337,15 @@ async def _beside(result: ProbeResult, extra: Awaitable[None]) -> None:
         if failed.outcome.hard_alarm:
             raise
         result.detail = failed.detail
+
+
+def _recall(victim: Victim, asked: Asked, warm: Listed, cold: Listed) -> Recall | None:
+    """Both sides of a needle by the answer's own places; None where the answer is not all scored."""
+    n = len(asked.answer)
+    if len(warm.logprobs) < n:
+        return None
+    sides = [recalled(side.logprobs[-n:], side.top.ids[-n:, 0], asked.answer) for side in (warm, cold)]
+    return Recall(asked.depth, len(victim.ids), sides[0], sides[1])
 
 
 def _kind(victim: Victim, boundary: int, host: int) -> ResumeKind:

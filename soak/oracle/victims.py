@@ -21,6 +21,15 @@ _MAX_USES = 2
 _YOUNGEST_S = 4.0
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to ask a victim for. depth: per cent of it before the fact; question, answer: shape (n,)."""
+
+    depth: int
+    question: TokenIds
+    answer: TokenIds
+
+
 @dataclass(slots=True)
 class Victim:
     """One cached prefix. ids: all its tokens, the first ``prompt_len`` of them sent, the rest generated.
@@ -43,6 +52,7 @@ class Victim:
     namespace: str | None = None
     adapter: str | None = None
     served: Logprobs | None = None
+    needle: Asked | None = None
     uses: int = 0
     worker: str = ""  # whose cache it is in, where a router or a data-parallel server says so
     due_s: float = -math.inf  # on the clock of written_s: not to be asked about before

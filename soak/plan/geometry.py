@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from soak.plan.lexicon import Fact, Ids
+
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
@@ -18,7 +20,8 @@ class Geometry:
     prefill writes it; ``track_interval`` the same for states written by decode. ``reserved_ids``: ids below
     it are left out of random prompts (special tokens live there). ``adapters``: names of the LoRA adapters it
     has loaded; ``grammar``: whether it can be made to answer by a JSON schema; ``host_tier``: whether
-    prefixes come back from host memory, None if it does not say.
+    prefixes come back from host memory, None if it does not say. ``pieces``, ``facts``: of a lexicon, where
+    documents are made of text instead of random ids.
     """
 
     vocab_size: int = 1000
@@ -36,6 +39,8 @@ class Geometry:
     adapters: tuple[str, ...] = ()
     grammar: bool = False
     host_tier: bool | None = None
+    pieces: tuple[Ids, ...] = ()
+    facts: tuple[Fact, ...] = ()
 
     def boundaries(self) -> tuple[int, ...]:
         """The lengths whose multiples matter, smallest first, without 1 and without repeats."""
@@ -45,5 +50,7 @@ class Geometry:
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; what few servers have only where there is one."""
         values = asdict(self) | {"adapters": list(self.adapters)}
-        rare = {"adapters": [], "grammar": False, "host_tier": None}
+        values["pieces"] = [list(piece) for piece in self.pieces]
+        values["facts"] = [[list(part) for part in fact] for fact in self.facts]
+        rare = {"adapters": [], "grammar": False, "host_tier": None, "pieces": [], "facts": []}
         return {name: value for name, value in values.items() if name not in rare or value != rare[name]}

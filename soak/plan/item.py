@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ import numpy.typing as npt
 
 from soak.plan.geometry import Geometry
 from soak.plan.words import raw_words
+
+_FACT_PARTS = ("fact", "question", "answer")
 
 
 class WrittenBy(enum.StrEnum):
@@ -91,11 +94,16 @@ class Segment:
     length: int
 
     def ids(self, seed: int, nonce: int, geometry: Geometry) -> npt.NDArray[np.int32]:
-        """Shape (length,): uniform in [reserved_ids, vocab_size).
+        """Shape (length,): uniform in [reserved_ids, vocab_size), or text where the geometry has pieces.
 
         32-bit multiply and shift, bias under V / 2^32; a token's id depends on its place in the document
         only, so two segments of one document agree where they overlap.
         """
+        if geometry.facts and self.purpose in _FACT_PARTS:
+            part = geometry.facts[self.key][_FACT_PARTS.index(self.purpose)]
+            return np.array(part[self.start : self.start + self.length], np.int32)
+        if geometry.pieces:
+            return self._text(seed, nonce, geometry)
         low, span = geometry.reserved_ids, geometry.vocab_size - geometry.reserved_ids
         skip, last = self.start // 2, (self.start + self.length + 1) // 2
         words = raw_words(seed, self.purpose, self.key, last, nonce)[skip:]
@@ -104,6 +112,34 @@ class Segment:
         ids = (halves * np.uint64(span)) >> np.uint64(32)
         offset = self.start - 2 * skip
         return (ids[offset : offset + self.length] + np.uint64(low)).astype(np.int32)
+
+    def _text(self, seed: int, nonce: int, geometry: Geometry) -> npt.NDArray[np.int32]:
+        """Pieces one after the other from the document's beginning, cut to this segment."""
+        end, held, block = self.start + self.length, 0, 64
+        parts: list[tuple[int, ...]] = []
+        while held < end:
+            drawn = len(parts)
+            words = raw_words(seed, self.purpose, self.key, drawn + block, nonce)[drawn:]
+            for word in words.tolist():
+                piece = geometry.pieces[(word * len(geometry.pieces)) >> 64]
+                parts.append(piece)
+                held += len(piece)
+        ids = np.fromiter(chain.from_iterable(parts), np.int32, held)
+        return ids[self.start : end]
+
+
+@dataclass(frozen=True, slots=True)
+class Needle:
+    """A fact in a document, and how to ask for it. depth: per cent of the document before the fact."""
+
+    depth: int
+    question: Segment
+    answer: Segment
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        asked = [[s.purpose, s.key, s.start, s.length] for s in (self.question, self.answer)]
+        return {"depth": self.depth, "asked": asked}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +170,7 @@ class Item:
     None for the one all load shares. abort: when the run itself takes the request back. adapter: number of
     the LoRA adapter that answers; keyed: number of the adapter whose name is this request's cache namespace,
     though none answers. strict: each answer must be the JSON object of its own schema. hold: the server is
-    paused meanwhile.
+    paused meanwhile. needle: a fact in its only prompt.
     """
 
     index: int
@@ -156,6 +192,7 @@ class Item:
     keyed: int | None = None
     strict: bool = False
     hold: Hold | None = None
+    needle: Needle | None = None
 
     @property
     def temperature(self) -> float:
@@ -177,6 +214,8 @@ class Item:
             rare["strict"] = True
         if self.hold is not None:
             rare["hold"] = self.hold.as_dict()
+        if self.needle is not None:
+            rare["needle"] = self.needle.as_dict()
         return {
             "index": self.index,
             "step": self.step,

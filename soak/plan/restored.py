@@ -27,6 +27,8 @@ def spec_of(values: Mapping[str, Any]) -> ResolvedSpec:
         adaptive = given.pop("adaptive", None)
         geometry = dict(given.pop("geometry"))
         geometry["adapters"] = tuple(geometry.get("adapters", ()))
+        geometry["pieces"] = tuple(tuple(piece) for piece in geometry.get("pieces", ()))
+        geometry["facts"] = tuple(tuple(map(tuple, fact)) for fact in geometry.get("facts", ()))
         return ResolvedSpec(
             adaptive=None if adaptive is None else Adaptive(**adaptive),
             geometry=Geometry(**geometry),

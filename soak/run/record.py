@@ -28,9 +28,9 @@ from soak.incident.journal import Journal
 from soak.oracle.canaries import Canaries
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
 from soak.oracle.prober import Standalone
-from soak.oracle.victims import Victim, Victims
+from soak.oracle.victims import Asked, Victim, Victims
 from soak.plan.adaptive import Decision
-from soak.plan.item import WrittenBy
+from soak.plan.item import Needle, WrittenBy
 from soak.plan.shapes import canary
 from soak.plan.spec import ResolvedSpec
 from soak.plan.strict import code_of, wrong
@@ -61,7 +61,7 @@ class Record:
     ) -> None:
         shapes = [name for name, weight in spec.weights if weight]
         self._config = config
-        self._adapters = spec.geometry.adapters
+        self._geometry = spec.geometry
         self._say = say
         self.tally = Tally()
         self.course = Course()
@@ -174,11 +174,16 @@ class Record:
                 temperature=item.temperature,
                 retractions=answer.num_retractions,
                 namespace=seen.namespace,
-                adapter=None if item.adapter is None else self._adapters[item.adapter],
+                adapter=None if item.adapter is None else self._geometry.adapters[item.adapter],
+                needle=None if item.needle is None else self._asked(item.needle),
                 served=answer.output_logprobs if decoded and item.return_logprob else None,
                 worker=answer.worker,
             )
         )
+
+    def _asked(self, needle: Needle) -> Asked:
+        question, answer = (s.ids(*self._plan_key, self._geometry) for s in (needle.question, needle.answer))
+        return Asked(needle.depth, question, answer)
 
     def observe_probe(self, result: ProbeResult) -> None:
         """One probe; new alarms are said at once."""

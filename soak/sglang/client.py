@@ -260,6 +260,14 @@ class SGLangClient:
             return status, None, f"HTTP {status}, not JSON: {self._secret.redact(refusal(body))}"
         return status, value, "" if status == 200 else f"HTTP {status}: {self._secret.redact(refusal(body))}"
 
+    async def post_json(self, path: str, body: Mapping[str, object]) -> tuple[int | None, object | None]:
+        """POST ``path``: status (None without an answer) and parsed body (None if it is not JSON)."""
+        status, answer, _ = await self._call("POST", path, body)
+        try:
+            return status, self._secret.scrub(orjson.loads(answer))
+        except orjson.JSONDecodeError:
+            return status, None
+
     async def metrics_text(self) -> str | None:
         """The server's own /metrics page; None if it has none (SGLang needs --enable-metrics)."""
         status, body, _ = await self._call("GET", "/metrics")

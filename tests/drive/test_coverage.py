@@ -103,6 +103,7 @@ def test_the_servers_word_confirms_and_company_only_presumes() -> None:
         "canaries-together": CoverageState.PRESUMED,
         "strict-json-together": CoverageState.CONFIRMED,
         "adapters-by-turns": CoverageState.PRESUMED,
+        "needle-recalled": CoverageState.NOT_REACHED,
         "queued-together": CoverageState.PRESUMED,
         "retraction-by-pause": CoverageState.NOT_REACHED,
         "abort-in-load-back": CoverageState.PRESUMED,

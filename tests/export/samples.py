@@ -19,6 +19,7 @@ from soak.oracle.amnesia import Amnesia, amnesia
 from soak.oracle.coarsened import CoarsenedKL
 from soak.oracle.divergence import Divergence, diverge
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
+from soak.oracle.recall import Recall, Recalled
 from soak.plan.adaptive import Decision
 from soak.plan.item import Item, Prompt, Segment
 from soak.sglang.exchange import Answer, Outcome
@@ -164,6 +165,7 @@ def every_metric(metrics: RunMetrics) -> None:
     metrics.set_decision(1, Decision(24, 4, 3, 800, (("shared-prefix", 4),), "new load"))
     undefined = probe("long-context", size=0.5)
     undefined.amnesia = Amnesia(None, None, 0.5, 8)
+    undefined.needle = Recall(50, 900, Recalled(-3.0, False), Recalled(-0.1, True))
     metrics.observe_probe(probe(size=0.5))
     metrics.observe_probe(undefined)
     metrics.observe_probe(probe(outcome=ProbeOutcome.EVICTED))

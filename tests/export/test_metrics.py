@@ -258,7 +258,7 @@ def test_no_label_names_what_grows(registry: CollectorRegistry, metrics: RunMetr
     used = {label for family in families(registry) for s in family.samples for label in s.labels}
     assert not used & FORBIDDEN_LABELS
     assert used == {
-        "acked", "action", "budget", "channel", "comparison", "conjunction", "evidence", "fault",
-        "fingerprint", "kind", "le", "mode", "outcome", "plan_version", "purpose", "reason", "restarted", "shape", "simulator",
-        "state", "stream", "verdict", "version",
+        "acked", "action", "budget", "channel", "comparison", "conjunction", "depth", "evidence", "fault",
+        "fingerprint", "kind", "le", "mode", "outcome", "plan_version", "purpose", "reason", "recall",
+        "restarted", "shape", "side", "simulator", "state", "stream", "verdict", "version",
     }  # fmt: skip

@@ -31,7 +31,7 @@ HYBRID = Geometry(
     hybrid=True,
     strategy="extra_buffer",
 )
-NEWER = ("canary", "strict-json", "adapters", "pause-queue", "abort-load")  # since plan version 2
+NEWER = ("canary", "strict-json", "adapters", "pause-queue", "abort-load", "needles")  # since plan version 2
 SPECS = {
     "default": ResolvedSpec(),
     "hybrid-constant": ResolvedSpec(geometry=HYBRID, arrivals="constant", rate="2.5", max_context=6000),

@@ -17,6 +17,7 @@ from soak.plan.shapes import (
     decode_seeded,
     identical,
     long_context,
+    needles,
     pause_queue,
     planted,
     pressure,
@@ -46,6 +47,7 @@ _MODULES = (
     adapters,
     pause_queue,
     abort_load,
+    needles,
 )
 # New shapes stand last: a draw goes by this order, and plans without them stay what they were.
 
