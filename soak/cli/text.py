@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     epilog="""\b
 Examples:
   soak text --target http://127.0.0.1:30000 --out text.json
-  soak text corpus.jsonl --out text.json
-  soak run workloads/long-context.yaml --set load.text=text.json""",
+  soak text corpus.jsonl --out text.json""",
 )
 @click.argument("corpus", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--target", default="http://127.0.0.1:30000", show_default=True, help="A server of that model.")

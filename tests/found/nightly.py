@@ -61,8 +61,8 @@ CI = (
 )
 NOT_FOUND: Mapping[str, str] = {
     "abort-slot-reuse": (
-        "not within ten minutes: 16 documents were taken back as they loaded and 9 probes looked at what came "
-        "after, but a transfer must end later than what took its slots was written"
+        "not within ten minutes: 16 documents were taken back as they loaded and 9 probes looked at what "
+        "came after, but a transfer must end later than what took its slots was written"
     ),
     "chunk-boundary-slip": (
         "compressed in time, no prompt is two chunks of 256 tokens long; warm and cold agree on it, and it "
