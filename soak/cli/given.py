@@ -61,5 +61,7 @@ def nonce_from(text: str) -> int:
 
 
 def with_shards(config: Config, shards: int) -> Config:
-    """The config of a whole run over so many shards."""
+    """The config of a whole run over so many shards. Raises ConfigError where there can be one only."""
+    if shards > 1 and config.load.adaptive is not None:
+        raise ConfigError("load.adaptive: a decision is one process's, and several replicas need several")
     return config.model_copy(update={"run": config.run.model_copy(update={"shard": 0, "shards": shards})})

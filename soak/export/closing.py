@@ -37,6 +37,7 @@ def closing_words(summary: Mapping[str, Any]) -> str:
     parts = [
         _verdict(summary),
         _findings(summary),
+        _apart(summary),
         _earlier(summary),
         _probes(summary),
         _divergence(summary),
@@ -152,6 +153,23 @@ def _findings(summary: Mapping[str, Any]) -> list[str]:
         lines += wrapped("  ", f"resumes from {kind['kind']}: {kind['mode']} mode, {ready}{bounds}{note}")
     if detector["statement"]:
         lines += wrapped("  ", detector["statement"])
+    return lines
+
+
+def _apart(summary: Mapping[str, Any]) -> list[str]:
+    """A verdict on each server and each worker, where there are several."""
+    replicas, workers = summary.get("replicas") or (), summary.get("workers") or ()
+    lines = []
+    if len(replicas) > 1:
+        lines.append("Replicas, each judged by its own shards")
+        lines += [
+            f"  {row['target']}: {row['verdict']}, {row['probes_valid']:,} valid probes" for row in replicas
+        ]
+    if workers:
+        lines.append("Workers behind the address, each judged by probes of its own cache")
+    for row in workers:
+        elsewhere = f", {row['elsewhere']:,} answered elsewhere" if row["elsewhere"] else ""
+        lines.append(f"  {row['worker']}: {row['verdict']}, {row['probes_valid']:,} valid probes{elsewhere}")
     return lines
 
 

@@ -133,6 +133,7 @@ def test_each_server_is_judged_by_its_own_shards() -> None:
     assert rows["http://h:1"]["verdict"] == "CLEAN"
     assert rows["http://h:1"]["shards"] == [0, 2]
     assert rows["http://h:2"]["verdict"] == whole["verdict"] == "CORRUPT"
+    assert "  http://h:2: CORRUPT, 12 valid probes" in closing_words(whole).splitlines()
 
 
 @pytest.mark.parametrize(
