@@ -29,7 +29,7 @@ from soak.export.replay_words import as_values, minimised_words, replay_words
 from soak.incident import cuts
 from soak.incident.about import About
 from soak.incident.bundle import BundleError, read_bundle, write_bundle
-from soak.incident.journal_file import JournalUnusable
+from soak.incident.journal_file import JournalUnusable, journal_path
 from soak.incident.journal_ids import TraceUnavailable
 from soak.incident.journal_reader import JournalReader, UnknownIncident
 from soak.incident.judge import Reading
@@ -214,7 +214,7 @@ class _Chosen:
         if given["minimise"]:
             return self._minimise(trace, source)
         if given["emit"]:
-            write_script(given["emit"], trace, source.about)
+            self._emit(given["emit"], trace, source.about)
             self._say(f"written: {given['emit']}")
             if not given["repeat"]:
                 return int(ExitCode.CLEAN)
@@ -246,6 +246,12 @@ class _Chosen:
         return Replaying(
             self._config, trace, about, Wanted(repeat, manner, first, given["anyway"]), self._say
         )
+
+    def _emit(self, path: Path, trace: Trace, about: About) -> None:
+        write_script(path, trace, about)
+        if trace.acted:
+            names = ", ".join(acted.name for acted in trace.acted)
+            self._say(f"{path} sends the prompts alone, without the experiment's actions: {names}")
 
     def _acting(self, trace: Trace) -> tuple[bool, Leash]:
         """Whether the actions of an experiment are done again, and on which leash."""
@@ -309,7 +315,7 @@ class _Chosen:
         click.echo(minimised_words(len(trace.sent), found))
         self._say(f"written: {folder}")
         if given["emit"]:
-            write_script(given["emit"], found.trace, about)
+            self._emit(given["emit"], found.trace, about)
             self._say(f"written: {given['emit']}")
         return int(code_of(result))
 
@@ -323,7 +329,11 @@ class _Chosen:
                 "load.adaptive: a seed means the same load only with the decisions of the run, which are in "
                 "its journal: name it with --out, or an incident of it with --incident"
             )
-        reader = JournalReader(journal_file(given["state"], given["out"], given["journal"]))
+        if given["out"]:
+            kept = self._config.journal.path or journal_path(self._config.run.state, given["out"])
+        else:
+            kept = journal_file(given["state"], None, given["journal"])
+        reader = JournalReader(kept)
         try:
             rows = tuple(reader.decisions(known["run_id"]))
         finally:
