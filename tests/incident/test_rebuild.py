@@ -82,6 +82,8 @@ def test_a_trace_holds_exactly_what_was_sent(run: Run, journal: JournalReader) -
             item.stream,
             item.return_logprob,
         )
+        assert sent.adapter == ("" if item.adapter is None else "fr")
+    assert {sent.adapter for sent in loads} == {"", "fr"}
     assert len(passes) == len(run.passes)
     for (sent, seen), was in zip(passes, run.passes, strict=True):
         assert sent.ids.tolist() == was.sent.ids.tolist()
