@@ -12,14 +12,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from soak.bench.detect.in_process import Site
+from soak.cli import main
 from soak.config import ConfigError
 from soak.detect.detector import Detector
 from soak.detect.settings import DetectSettings
 from soak.drive.coverage import Coverage
 from soak.drive.observation import Observation
 from soak.export.terminal import Terminal
+from soak.incident.bundle import BundleError, read_bundle, write_bundle
 from soak.incident.journal_codec import digest8
 from soak.incident.journal_file import JournalUnusable
 from soak.incident.journal_ids import SentIds
@@ -27,10 +30,11 @@ from soak.incident.journal_reader import JournalReader
 from soak.incident.trace import Origin
 from soak.oracle.prober import Prober, ProbeSettings
 from soak.oracle.victims import Victim, Victims
-from soak.plan.adaptive import Decision
+from soak.plan.adaptive import Decision, Seen, decide, decision_of
 from soak.plan.geometry import Geometry
 from soak.plan.item import Item
 from soak.plan.plan import Plan
+from soak.plan.restored import spec_of
 from soak.plan.spec import Adaptive, ResolvedSpec
 from soak.run.adapting import Adapting
 from soak.run.identity import identify
@@ -42,6 +46,8 @@ from soak.sim.config import SimConfig
 from soak.sim.request import Request
 from soak.sim.server import running
 from tests.incident.circle import config
+from tests.incident.plays import PLAYS
+from tests.incident.traces import about
 
 T = TypeVar("T")
 
@@ -280,3 +286,24 @@ def test_decisions_that_do_not_fit_are_refused_in_words() -> None:
 def test_adaptive_needs_a_journal_and_one_process(section: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         config("http://127.0.0.1:1", load={"adaptive": True}, **section)
+
+
+def test_a_seed_alone_does_not_replay_an_adaptive_run(tmp_path: Path) -> None:
+    path = tmp_path / "adaptive.yaml"
+    path.write_text("load: {adaptive: true}\n")
+    done = CliRunner().invoke(main, ["replay", "--seed", "3", str(path)])
+    assert done.exit_code == 2
+    assert "decisions of the run" in done.stderr
+
+
+def test_bundles_hold_the_decisions(tmp_path: Path) -> None:
+    taken = decide(1, SPEC, [], 24, Seen({}))
+    said = about(spec=SPEC.as_dict(), spec_digest=SPEC.digest(), decisions=(taken.as_row(),))
+    write_bundle(tmp_path / "bundle", PLAYS["state-not-restored"].make(), said)
+    _, read = read_bundle(tmp_path / "bundle")
+    spec = spec_of(read.spec)
+    assert [decision_of(row, spec) for row in read.decisions] == [taken]
+    held = tmp_path / "bundle" / "bundle.json"
+    held.write_text(held.read_text().replace('"decisions": [', '"decisions": [7, '))
+    with pytest.raises(BundleError, match=r"about\.decisions"):
+        read_bundle(tmp_path / "bundle")
