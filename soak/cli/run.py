@@ -86,7 +86,7 @@ def soak(
         _show(as_json(summary))
     elif not quiet:
         _show(f"{closing_words(summary)}\n\nsummary: {out / 'summary.json'}\n".encode())
-    if config.run.report and not workers:
+    if config.run.report:
         told = report_at_the_end(out)
         if as_json_lines and not quiet:
             click.echo(told, err=True)

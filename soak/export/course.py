@@ -79,6 +79,14 @@ class Bin:
         self.latency.merge(later.latency)
         self.ttft.merge(later.ttft)
 
+    def beside(self, other: Bin) -> None:
+        """Take in what another process did at the same time."""
+        flying = self.values.get("in_flight", 0) + other.values.get("in_flight", 0)
+        gone = bool(self.values.get("gone") or other.values.get("gone"))
+        sums = [seen["log_sum"] for seen in (self.values, other.values) if "log_sum" in seen]
+        self.join(other)
+        self.values |= {"in_flight": flying, "gone": gone} | ({"log_sum": max(sums)} if sums else {})
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values; sketches that counted nothing are left out."""
         sketches = {"latency": self.latency, "ttft": self.ttft}
@@ -110,6 +118,14 @@ class ByKind:
             if not group.size:
                 return
             self.offsets[what].setdefault(first, _nats()).add_many(group)
+
+    def join(self, other: ByKind) -> None:
+        """Take in another's."""
+        for what, groups in other.offsets.items():
+            for first, sketch in groups.items():
+                self.offsets[what].setdefault(first, _nats()).merge(sketch)
+        for what, sketch in other.scores.items():
+            self.scores[what].merge(sketch)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -222,6 +238,34 @@ class Course:
     def another_server(self) -> None:
         """Totals begin anew with the next sample."""
         self._before.clear()
+
+    def beside(self, other: Course, later_s: float) -> None:
+        """Take in the course of another process of the same run, which began ``later_s`` after this one.
+
+        ``other`` is spent by it. Where both were at work, counts and what was in flight add up.
+        """
+        while self.width_s < other.width_s:
+            self._halve()
+        while other.width_s < self.width_s:
+            other._halve()
+        later = round(max(0.0, later_s) / self.width_s)
+        while max(other.bins, default=0) + later >= MOST_BINS:
+            self._halve()
+            other._halve()
+            later = round(max(0.0, later_s) / self.width_s)
+        for place, held in other.bins.items():
+            mine = self.bins.get(place + later)
+            if mine is None:
+                self.bins[place + later] = held
+            else:
+                mine.beside(held)
+        self._sealed.clear()
+        for name, kind in other.kinds.items():
+            self._kind(name).join(kind)
+        for cell, sketch in other.amnesia.items():
+            self.amnesia.setdefault(cell, _ratio()).merge(sketch)
+            lost = self.amnesia_undefined.get(cell, 0) + other.amnesia_undefined.get(cell, 0)
+            self.amnesia_undefined[cell] = lost
 
     def _bin(self) -> Bin:
         place = int(self._now_s / self.width_s)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,41 +36,43 @@ def command(words: str) -> Safe:
 def incidents(run: RunOnDisk) -> Safe:
     """All that the run raised, the first few in full."""
     named = [str(name) for name in run.summary["incidents"]]
-    path = run.journal
-    if path is None:
-        words = "Nothing was raised." if not run.summary["detector"]["alarms"] else _WITHOUT_JOURNAL
-        return section("incidents", _QUESTION, el("p", words, class_="answer"), _alarms(run))
-    try:
-        reader = JournalReader(path)
-    except (JournalUnusable, OSError) as error:
-        return section("incidents", _QUESTION, el("p", f"The journal cannot be read: {error}"), _alarms(run))
-    try:
-        return _read(run, reader, named)
-    except (JournalUnusable, sqlite3.Error, json.JSONDecodeError, OSError) as error:
-        return section("incidents", _QUESTION, el("p", f"The journal cannot be read: {error}"), _alarms(run))
-    finally:
-        reader.close()
+    shown: list[Safe] = []
+    unread: list[str] = []
+    ids: list[str] = []
+    for path in run.journals:
+        try:
+            _read(run, path, named, ids, shown)
+        except (JournalUnusable, sqlite3.Error, json.JSONDecodeError, OSError) as error:
+            unread.append(f"The journal cannot be read: {error}")
+    more = ids[MOST_SHOWN:]
+    rest = f"{len(more)} more, which `soak incidents` lists: {', '.join(more[:50])}" if more else ""
+    if not ids:
+        words = _WITHOUT_JOURNAL if run.summary["detector"]["alarms"] else "Nothing was raised."
+        notes = [el("p", note) for note in unread]
+        return section("incidents", _QUESTION, el("p", words, class_="answer"), notes, _alarms(run))
+    count = f"{len(ids)} incidents." if len(ids) > 1 else "One incident."
+    notes = [el("p", note) for note in (rest, *unread) if note]
+    return section("incidents", _QUESTION, el("p", count, class_="answer"), shown, notes)
 
 
 _WITHOUT_JOURNAL = "Alarms were raised, and without the run's journal they can neither be shown nor replayed."
 
 
-def _read(run: RunOnDisk, reader: JournalReader, named: list[str]) -> Safe:
-    there = {incident.id: incident for incident in reader.incidents()}
-    since_us = None if run.began_s is None else run.began_s * 1e6
-    # after a kill the journal knows what the last saved summary does not
-    new = [i.id for i in there.values() if since_us is not None and i.raised_us >= since_us]
-    ids = list(dict.fromkeys([*(name for name in named if name in there), *new]))
-    if not ids:
-        words = "Nothing was raised." if not run.summary["detector"]["alarms"] else _WITHOUT_JOURNAL
-        return section("incidents", _QUESTION, el("p", words, class_="answer"), _alarms(run))
-    shown = [_incident(reader, there[name]) for name in ids[:MOST_SHOWN]]
-    more = ids[MOST_SHOWN:]
-    rest = f"{len(more)} more, which `soak incidents` lists: {', '.join(more[:50])}" if more else ""
-    count = f"{len(ids)} incidents." if len(ids) > 1 else "One incident."
-    return section(
-        "incidents", _QUESTION, el("p", count, class_="answer"), shown, el("p", rest) if rest else None
-    )
+def _read(run: RunOnDisk, path: Path, named: list[str], ids: list[str], shown: list[Safe]) -> None:
+    """Add the run's incidents of one journal to ``ids``, and to ``shown`` while there is room."""
+    reader = JournalReader(path)
+    try:
+        there = {incident.id: incident for incident in reader.incidents()}
+        since_us = None if run.began_s is None else run.began_s * 1e6
+        # after a kill the journal knows what the last saved summary does not
+        new = [i.id for i in there.values() if since_us is not None and i.raised_us >= since_us]
+        for name in dict.fromkeys([*(name for name in named if name in there), *new]):
+            if name not in ids:
+                ids.append(name)
+                if len(ids) <= MOST_SHOWN:
+                    shown.append(_incident(reader, there[name]))
+    finally:
+        reader.close()
 
 
 def _alarms(run: RunOnDisk) -> Safe | None:

@@ -19,6 +19,7 @@ from soak.export.summary import SCHEMA_VERSION
 from soak.incident.journal_file import JOURNAL_NAME
 
 SUMMARY_NAME = "summary.json"
+_SHARDS = "shard-*"  # folders of the processes of one run, inside its own
 _WANTED = ("verdict", "detector", "probes", "divergence", "coverage", "load", "requests", "incidents", "gaps")
 
 
@@ -44,13 +45,14 @@ class RunOnDisk:
     why: str = ""
 
     @property
-    def journal(self) -> Path | None:
-        """Its journal where the run says it is or beside the summary, None if it is in neither place."""
+    def journals(self) -> list[Path]:
+        """Its journal where the run says it is or beside the summary; of many processes that of each."""
         said = self.summary.get("journal")
         places = [self.folder / JOURNAL_NAME]
         if isinstance(said, dict) and isinstance(said.get("path"), str) and "\0" not in said["path"]:
             places.insert(0, Path(said["path"]))
-        return next((place for place in places if place.is_file()), None)
+        own = [place for place in places if place.is_file()][:1]
+        return own or sorted(self.folder.glob(f"{_SHARDS}/{JOURNAL_NAME}"))
 
 
 def read_run_folder(folder: Path) -> RunOnDisk:
@@ -60,6 +62,8 @@ def read_run_folder(folder: Path) -> RunOnDisk:
             f"{folder}: no such folder; `soak run --out DIR` makes one, `ls soak-runs` lists others"
         )
     kept, why = _kept(folder / COURSE_NAME)
+    if kept is None and not why:
+        kept, why = _of_shards(folder)
     summary = _summary(folder / SUMMARY_NAME)
     ended = summary is not None
     if summary is None:
@@ -101,6 +105,24 @@ def _kept(path: Path) -> tuple[dict[str, Any] | None, str]:
         return None, f"{path.name}: {error.strerror}"
     except ValueError as error:
         return None, f"{path.name}: {error}"
+
+
+def _of_shards(folder: Path) -> tuple[dict[str, Any] | None, str]:
+    """The courses of a run of many processes as one, from the start of the first; no summary of its own."""
+    parts = [_kept(path) for path in sorted(folder.glob(f"{_SHARDS}/{COURSE_NAME}"))]
+    why = next((why for _, why in parts if why), "")
+    said = sorted((kept for kept, _ in parts if kept is not None), key=lambda kept: float(kept["began_s"]))
+    if not said or why:
+        return None, why
+    try:
+        whole = Course.from_dict(said[0]["course"])
+        for other in said[1:]:
+            whole.beside(Course.from_dict(other["course"]), other["began_s"] - said[0]["began_s"])
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        return None, f"a course of its processes cannot be read ({error})"
+    config = {"run": {}} | said[0].get("config", {})
+    shared = {name: config[name] for name in config if name != "run"}
+    return {"began_s": said[0]["began_s"], "saved_s": None, "config": shared, "course": whole.as_dict()}, ""
 
 
 def _summary(path: Path) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soak.detect.verdict import DetectorReport, Verdict
@@ -32,6 +32,7 @@ def total(course: Course, name: str) -> int:
     return sum(held.values.get(name, 0) for held in course.bins.values())
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=60))
 def test_however_long_it_lasts_it_stays_small_and_loses_no_count(times: list[float]) -> None:
     course = Course()
@@ -47,7 +48,7 @@ def test_however_long_it_lasts_it_stays_small_and_loses_no_count(times: list[flo
 
 def test_a_week_is_small_on_the_disk() -> None:
     course = Course()
-    for minute in range(7 * 24 * 60):
+    for minute in range(0, 7 * 24 * 60, 7):
         sample(course, 60.0 * minute, asked=minute, report=report())
         if minute % 10 == 0:
             course.observe_load(observation(chunk_s=(10.0 + minute % 7, 11.0 + minute % 13)))
@@ -162,3 +163,38 @@ def test_an_old_state_never_lands_on_the_last(tmp_path: Path) -> None:
     kept.close({"verdict": "CLEAN"})
     kept._write(old)
     assert read_course_file(tmp_path / COURSE_NAME)["summary"] == {"verdict": "CLEAN"}
+
+
+TIMES = st.lists(st.floats(0.0, 5000.0), max_size=6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(TIMES, TIMES, st.floats(0.0, 5000.0))
+def test_processes_side_by_side_are_one_course(
+    mine: list[float], theirs: list[float], later_s: float
+) -> None:
+    courses = []
+    for times in (mine, theirs):
+        course = Course()
+        for number, at_s in enumerate(sorted(times), 1):
+            sample(course, at_s, asked=number)
+            course.observe_load(observation())
+            course.observe_probe(compared(number, 0.1))
+        courses.append(course)
+    whole, other = courses
+    whole.beside(other, later_s)
+    assert total(whole, "asked") == total(whole, "valid") == len(mine) + len(theirs)
+    assert sum(held.latency.count for held in whole.bins.values()) == len(mine) + len(theirs)
+    assert max(whole.bins, default=0) < MOST_BINS
+    assert json.loads(json.dumps(Course.from_dict(whole.as_dict()).as_dict())) == json.loads(
+        json.dumps(whole.as_dict())
+    )
+
+
+def test_what_is_in_flight_at_the_same_time_adds_up() -> None:
+    one, other = Course(), Course()
+    sample(one, 5.0, in_flight=3)
+    sample(other, 2.0, in_flight=4, gone=True)
+    one.beside(other, 3.0)
+    assert one.bins[5].values["in_flight"] == 7
+    assert one.bins[5].values["gone"]
