@@ -82,6 +82,8 @@ SPECIAL = {
             {"load.shapes.abort-load": "400", "load.max_context": "1400", "load.rate": "0.3"},
         ),
         Case("retract-lost-state", 600, (), {"load.shapes.pause-queue": "40"}),
+        # without a fault: what it requires must be reached within these minutes, as it is in a night
+        Case("", 240, (), {"load.shapes.pause-queue": "40"}),
         Case("identity-swap", 600, (), {"load.shapes.canary": "160"}),
     )
 }

@@ -31,7 +31,7 @@ async def test_needles_of_text_are_asked_cold_and_cached(tmp_path: Path) -> None
         path.write_text(json.dumps(lexicon.as_dict()))
         loaded = config(
             url,
-            run={"duration": "10s"},
+            run={"duration": "16s"},
             load={"shapes": {"needles": 1}, "text": str(path), "max_context": 500},
             probe={"rate": 50},
         )
