@@ -21,14 +21,14 @@ from tests.run.kept import calibrated, until_kept
 from tests.run.test_soaking import soak
 
 FAULT = "chunk-boundary-slip"
-# every prompt is longer than two chunks of 256 tokens and shares nothing with another: the cache holds what
+# every prompt is longer than two chunks of 64 tokens and shares nothing with another: the cache holds what
 # a cold pass computes, wrong as it is
 LONG: dict[str, Any] = {
     "shapes": {"decode-seeded": 1},
     "rate": 1,
-    "min_prompt": 560,
-    "max_context": 1800,
-    "decode_tokens": 24,
+    "min_prompt": 140,
+    "max_context": 480,
+    "decode_tokens": 16,
 }
 
 
@@ -53,7 +53,7 @@ def ordinary_figures(out: Path) -> list[float]:
 
 async def test_invariance_probes_alone_find_it_and_a_replay_asks_both_ways_again(tmp_path: Path) -> None:
     run, bundle = tmp_path / "run", tmp_path / "bundle"
-    async with simulator(FAULT, context_len=2000) as url:
+    async with simulator(FAULT, chunked_prefill_size=64, context_len=600) as url:
         name = await soaked(asking(url, 0.35), run)
         (alarm,) = json.loads((run / "summary.json").read_text())["detector"]["alarms"]
         shape, _, kind = alarm["stream"].split("/")
@@ -77,7 +77,7 @@ async def test_invariance_probes_alone_find_it_and_a_replay_asks_both_ways_again
         code, said = await replay(*there, "--emit", tmp_path / "repro.py")
         assert code == 2, said
         assert "both can be wrong" in said
-    async with simulator(FAULT, planted=False, context_len=2000) as url:
+    async with simulator(FAULT, planted=False, chunked_prefill_size=64, context_len=600) as url:
         there = ("--bundle", bundle, "--target", url, "--window", "4", "--speed", "max")
         code, said = await replay(*there, "--repeat", "1", "--anyway")
         assert code == 0, said
@@ -88,13 +88,11 @@ async def test_a_healthy_server_in_production_noise_raises_nothing(tmp_path: Pat
     """Until the pairs are judged by evidence, those that waited among them, not by ceilings alone."""
     state, stop = tmp_path / "state.sqlite", asyncio.Event()
     sim = SimConfig(numerics="production", chunked_prefill_size=64, context_len=600, max_mamba_slots=400)
-    short = {**LONG, "min_prompt": 140, "max_context": 480, "decode_tokens": 16}
     async with running(sim) as url:
         loaded = asking(
             url,
             0.7,
             run={"duration": "15m", "state": state, "seed": 3},
-            load=short,
             detect={"p0_max": 0.5, "min_valid_probes": 20, "max_abs_d": None},
         )
         task = asyncio.create_task(soak(loaded, tmp_path, stop))
