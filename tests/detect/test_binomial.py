@@ -34,6 +34,12 @@ def test_cdf_far_under_the_smallest_float() -> None:
     assert log_binomial_cdf(3, 10, 0.0) == 0.0
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_no_more_than_all_is_certain(share: float) -> None:
+    assert log_binomial_cdf(10, 10, share) == 0.0
+    assert log_binomial_cdf(11, 10, share) == 0.0
+
+
 def test_nothing_seen_and_everything_seen_bound_nothing() -> None:
     assert clopper_pearson_upper(0, 0, 0.01) == 1.0
     assert clopper_pearson_upper(7, 7, 0.01) == 1.0
