@@ -25,6 +25,7 @@ from soak.sglang.session import Session
 _LOOK_S = 0.01
 _RUNNING_S = 10.0  # how long prompts may take to be past their prefill
 _CONTINUE_TRIES = 5
+_LATE_S = (0.05, 0.2, 0.02, 0.6)  # how long after something runs a retraction pauses, try by try
 
 Leash = Callable[[str], AbstractContextManager[object]]
 """Told of what is about to be in force, before it is, and that it is over."""
@@ -201,8 +202,10 @@ async def do(name: str, settings: Settings, hands: Hands) -> tuple[str, list[Own
 
     Raises NotDoneError. Cancelled, it ends what is in force first.
     """
-    if name in (PAUSE, RETRACTION):
-        return await _pause(name, settings, hands)
+    if name == PAUSE:
+        return await _pause(name, settings, hands, 0.0)
+    if name == RETRACTION:
+        return await _retraction(settings, hands)
     with hands.leash(name):
         if name == FLUSH:
             return await flush(hands.client, settings), []
@@ -215,13 +218,25 @@ async def do(name: str, settings: Settings, hands: Hands) -> tuple[str, list[Own
     return _outcomes(own), own
 
 
-async def _pause(name: str, settings: Settings, hands: Hands) -> tuple[str, list[Own]]:
+async def _retraction(settings: Settings, hands: Hands) -> tuple[str, list[Own]]:
+    """Until one of the prompts was retracted: a pause may come before they run, or after they have ended."""
+    words, all_own = "", []
+    for late_s in _LATE_S:
+        words, own = await _pause(RETRACTION, settings, hands, late_s)
+        all_own += own
+        if any(one.answer.num_retractions for one in own):
+            break
+    return words, all_own
+
+
+async def _pause(name: str, settings: Settings, hands: Hands, late_s: float) -> tuple[str, list[Own]]:
     beside = asyncio.ensure_future(
         decode_beside(hands.session, hands.made, settings, hands.timeout_s) if hands.made else _nothing()
     )
     try:
         if hands.made:
             await until_running(hands.client, 1)
+            await asyncio.sleep(late_s)
         with hands.leash(name):
             async with paused(hands.client, str(settings.get("mode", "abort"))):
                 await asyncio.sleep(_whole(settings, "held_ms") / 1000)

@@ -16,7 +16,7 @@ from .running import condition, conduct, experiment
 SMALL = {"max_total_tokens": 4096, "max_mamba_slots": 64, "context_len": 2048, "numerics": "exact"}
 RETRACT = {"do": "retraction", "at": "10ms", "for": "50ms", "prompts": 3, "tokens": 120, "new_tokens": 160}
 STORM = {"do": "abort-storm", "at": "10ms", "prompts": 6, "tokens": 900, "after": [1, 60]}
-FILL = {"do": "pressure", "at": "10ms", "fill": 1.3, "tokens": 500, "new_tokens": 8}
+FILL = {"do": "pressure", "at": "10ms", "fill": 1.6, "tokens": 500, "new_tokens": 8}
 
 
 async def through(tmp_path: Path, fault: str, actions: list[dict[str, Any]], *names: str, **sim: Any) -> Any:
@@ -47,8 +47,12 @@ async def test_a_healthy_server_remembers_rightly(tmp_path: Path) -> None:
 async def test_a_planted_fault_is_found(
     tmp_path: Path, fault: str, actions: list[dict[str, Any]], name: str, sim: dict[str, Any]
 ) -> None:
-    report = await through(tmp_path, fault, actions, name, **sim)
-    found = condition(report, name)
+    """What is lost may by chance be what was there before, and a prefix be still on the device: thrice, then."""
+    for attempt in range(3):
+        report = await through(tmp_path / str(attempt), fault, actions, name, **sim)
+        found = condition(report, name)
+        if found["held"] is False:
+            break
     assert found["held"] is False, found
     assert found["of_memory"]
     assert report["exit_code"] == 1
