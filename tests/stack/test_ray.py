@@ -112,7 +112,7 @@ async def test_two_actors_are_one_run_and_a_killed_one_is_gone_on_with(
             rest, _ = await process.communicate()
         said += rest.decode()
         assert await in_flight(url) == 0
-    assert process.returncode in (0, 3), said
+    assert process.returncode in (0, 3, 5), said  # what was due while nobody drove was not delivered
     assert re.search(r"shard \d: its actor is gone", said), said
     assert "gone on with from its journal" in said
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
