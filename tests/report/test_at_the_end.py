@@ -37,9 +37,10 @@ async def test_after_kill_nine_there_is_a_report(tmp_path: Path) -> None:
         assert "run.seed" in shown.text
         before = read_course_file(folder / COURSE_NAME)
         assert not before["ended"]
-        async with soaking(url, tmp_path, "--resume", "--duration", "2s") as child:
+        words = ("--resume", "--duration", "2s", "--set", "run.report=true")
+        async with soaking(url, tmp_path, *words) as child:
             await child.ended(60)
-    assert "report: " in child.said[-1]
+    assert any(line.startswith("report: ") for line in child.said), "".join(child.said)
     assert (folder / "report.html").is_file()
     after = read_course_file(folder / COURSE_NAME)
     assert after["ended"]
