@@ -359,10 +359,11 @@ FAULTS: tuple[KnownFault, ...] = (
         title="the second chunk of a long prompt is computed from ids that are one place late",
         report="",
         cause=(
-            "Ids of the chunks that follow the first are staged in a buffer, and the second chunk is read from "
-            "it one place late. Every prompt of two whole chunks or more that is prefilled in one request gets "
-            "the same wrong past, cold passes among them, and leaves it in the cache: warm and cold agree. "
-            "Only the same ids written in shorter steps, or with chunks that begin elsewhere, differ."
+            "Ids of the chunks that follow the first are staged in a buffer, and the second chunk is read "
+            "from it one place late. Every prompt of two whole chunks or more that is prefilled in one "
+            "request gets the same wrong past, cold passes among them, and leaves it in the cache: warm and "
+            "cold agree. Only the same ids written in shorter steps, or with chunks that begin elsewhere, "
+            "differ."
         ),
         conditions=(
             Condition("chunked_prefill", "prompts are prefilled in chunks"),

@@ -83,7 +83,12 @@ SPECIAL = {
         ),
         Case("retract-lost-state", 600, (), {"load.shapes.pause-queue": "40"}),
         # without a fault: what it requires must be reached within these minutes, as it is in a night
-        Case("", 240, (), {"load.shapes.pause-queue": "40"}),
+        Case(
+            "",
+            400,
+            (),
+            {f"load.shapes.{shape}": "40" for shape in ("pause-queue", "tenant-ping-pong", "abort-storm")},
+        ),
         Case("identity-swap", 600, (), {"load.shapes.canary": "160"}),
     )
 }
