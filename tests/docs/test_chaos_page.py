@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -45,7 +47,7 @@ def typed(folder: Path, serve: str) -> None:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     script = "\n".join(block.text for block in blocks(PAGE) if block.language == "sh").replace("30000", port)
-    done = subprocess.run(
+    shell = subprocess.Popen(
         ["bash", "-e", "-c", script],
         cwd=folder,
         env={
@@ -58,14 +60,17 @@ def typed(folder: Path, serve: str) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=900,
-        check=False,
+        start_new_session=True,
     )
-    pid = folder / "server.pid"
-    if done.returncode and pid.exists():
-        subprocess.run(["kill", pid.read_text().strip()], check=False)
-    assert done.returncode == 0, done.stdout[-6000:]
-    assert "nothing is in force" in done.stdout
+    try:
+        printed, _ = shell.communicate(timeout=1500)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # all that the page has started, its server as well
+            os.killpg(shell.pid, signal.SIGKILL)
+        with contextlib.suppress(OSError, ValueError):  # one that the restart command has started, too
+            os.kill(int((folder / "server.pid").read_text()), signal.SIGTERM)
+    assert shell.returncode == 0, printed[-6000:]
+    assert "nothing is in force" in printed
     for name in experiments():
         report = json.loads((folder / f"chaos-{name}" / "chaos.json").read_text())
         assert report["held"], report
