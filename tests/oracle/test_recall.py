@@ -14,7 +14,8 @@ SURE, UNSURE = Recalled(-0.1, True), Recalled(-4.0, False)
 
 def test_word_for_word_means_that_greedy_decoding_would_have_said_it() -> None:
     found = recalled(np.array([-0.2, -0.4, -0.6]), ANSWER, ANSWER)
-    assert found == Recalled(pytest.approx(-0.4), True)
+    assert found.exact
+    assert found.logprob == pytest.approx(-0.4)
     assert found.by_logprob
     other = recalled(np.array([-0.2, -0.4, -3.0]), np.array([5, 6, 9], np.int32), ANSWER)
     assert not other.exact
