@@ -43,7 +43,7 @@ test-found: setup-dev ## planted faults are found by the nightly workload, compr
 	$(BIN)/python -m pytest -m 'found and not slow' $(ARGS)
 
 test-real: setup-dev real-sglang ## soak real SGLang servers on the CPU
-	$(BIN)/python -m pytest -m real_sglang tests/real_sglang $(ARGS)
+	$(BIN)/python -m pytest -m 'real_sglang and not slow' tests/real_sglang $(ARGS)
 
 test-runners: setup-dev real-sglang ## check and mend SGLang's published wheels (downloads them)
 	$(BIN)/python -m pytest -m wheels tests/runners tests/deploy $(ARGS)
