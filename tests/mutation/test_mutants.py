@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.mutation.__main__ import main
 from tests.mutation.mutants import mutants
 
 
@@ -57,11 +58,14 @@ def test_the_rest_of_the_module_stays() -> None:
     assert [mutant.line for mutant in mutants(source)] == [1, 2]
 
 
-def test_a_mutant_is_run_and_noticed_and_the_file_untouched(capsys: pytest.CaptureFixture[str]) -> None:
-    module = Path(__file__).parents[2] / "soak" / "detect" / "medians.py"
+def test_a_mutant_is_run_and_noticed_and_the_file_untouched() -> None:
+    root = Path(__file__).parents[2]
+    module = root / "soak" / "detect" / "medians.py"
     before = module.read_bytes()
-    assert main(["soak/detect/medians.py", "--sample", "1", "--seed", "2"]) == 0
-    said = capsys.readouterr().out
-    assert "1 of " in said
-    assert said.rstrip().endswith("1 killed"), said
+    # in a process of its own: where the module is loaded already, nothing would import the mutant
+    words = ["-m", "tests.mutation", "soak/detect/medians.py", "--sample", "1", "--seed", "2"]
+    done = subprocess.run([sys.executable, *words], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "1 of " in done.stdout
+    assert done.stdout.rstrip().endswith("1 killed"), done.stdout
     assert module.read_bytes() == before
