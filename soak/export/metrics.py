@@ -76,6 +76,8 @@ class RunMetrics:
             self.load.in_flight.labels(purpose).set(0)
         for told in RESTARTED.values():
             self.load.gaps.labels(told)
+        for outcome in Outcome:  # a panel of nothing lost shows zeros, not "no data"
+            self.load.in_gaps.labels(outcome.value)
         for shape in shapes:
             for outcome in Outcome:
                 self.load.requests.labels(self._shape(shape), outcome.value)

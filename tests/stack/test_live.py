@@ -106,8 +106,10 @@ def test_every_query_of_a_dashboard_returns_data(stack: Stack, path: Path) -> No
 
 def test_annotations_of_alarms_return_data(stack: Stack) -> None:
     dashboard = json.loads((ROOT / "dashboards" / "soak-overview.json").read_text(encoding="utf-8"))
-    (raised,) = (a["target"] for a in dashboard["annotations"]["list"] if "expr" in a["target"])
-    assert has_data(stack.series(filled_in(raised["expr"])))
+    by_name = {a["name"]: a["target"] for a in dashboard["annotations"]["list"] if "expr" in a["target"]}
+    assert set(by_name) == {"Alarms raised", "Server gone"}
+    assert has_data(stack.series(filled_in(by_name["Alarms raised"]["expr"])))
+    assert not has_data(stack.series(filled_in(by_name["Server gone"]["expr"]))), "they were there throughout"
 
 
 def test_histograms_are_native_where_prometheus_can_make_them_so(stack: Stack) -> None:
