@@ -5,6 +5,7 @@ from __future__ import annotations
 import email.message
 import email.parser
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -113,7 +114,7 @@ def test_it_says_its_version(bare: Path, tmp_path: Path) -> None:
 def test_every_command_loads(bare: Path, tmp_path: Path) -> None:
     soak = bare / "bin" / "soak"
     listed = run(soak, "--help", cwd=tmp_path).split("Commands:")[1].split("Examples:")[0]
-    names = [line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line[2] != " "]
+    names = re.findall(r"^ {2}([a-z][a-z-]*)", listed, re.MULTILINE)
     assert "run" in names
     for name in names:
         assert "Usage:" in run(soak, name, "--help", cwd=tmp_path)
