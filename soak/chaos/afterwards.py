@@ -132,6 +132,10 @@ class Afterwards:
         return _true("fill-true", f"of {len(mine)} prompts that filled the pool", seen)
 
 
+_BY_CHANCE = 8
+"""With pages of one token, a prompt may begin with the first tokens of somebody else's; not with so many."""
+
+
 async def _refuses(client: SGLangClient) -> str:
     """Why a small prompt is not answered, empty if it is."""
     rid = f"soak-chaos-{secrets.token_hex(8)}"
@@ -151,7 +155,7 @@ async def _refuses(client: SGLangClient) -> str:
 
 def _cold(seen: Sequence[Seen]) -> Condition:
     asked = [one for one in seen if not one.failed]
-    warm = [one for one in asked if one.cached]
+    warm = [one for one in asked if one.cached > _BY_CHANCE]
     if not asked:
         return Condition("old-prefixes-cold", None, _unasked(seen), seen=tuple(seen))
     words = (
