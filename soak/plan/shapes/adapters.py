@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from soak.plan.item import Item, Prompt, Segment
-from soak.plan.lengths import around
+from soak.plan.item import Item
+from soak.plan.shapes.asked_document import asked_document
 from soak.plan.shapes.scene import Scene
 
 NAME = "adapters"
@@ -18,18 +18,11 @@ _WINDOW = 12  # indices that share a document
 
 def make(scene: Scene) -> tuple[Item, ...]:
     """A document of the window and a tail of its own: the adapter, nobody, or nobody under its name."""
-    spec, draw, room = scene.spec, scene.draw(NAME), scene.room
-    key = scene.index // _WINDOW
-    of_document = scene.shared_draw("adapter-document", key)
-    output = scene.output(draw, room // 16)
-    tail = draw.between(1, max(1, room // 32))
-    most = max(1, room - output - tail)
-    length = min(around(of_document, spec.geometry, spec.min_prompt, max(spec.min_prompt, room // 2)), most)
-    prompt = Prompt((Segment("adapter-document", key, 0, length), scene.own(tail)))
-    item = scene.single(NAME, draw, prompt, output)
-    if not spec.geometry.adapters:
+    item, draw = asked_document(scene, NAME, "adapter-document", _WINDOW)
+    adapters = scene.spec.geometry.adapters
+    if not adapters:
         return (item,)
-    which = draw.below(len(spec.geometry.adapters))
+    which = draw.below(len(adapters))
     role = draw.weighted((2, 2, 1))
     if role == 0:
         return (replace(item, adapter=which),)

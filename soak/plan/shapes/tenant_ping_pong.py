@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from soak.plan.item import Item, Prompt, Segment
-from soak.plan.lengths import around
+from soak.plan.item import Item
+from soak.plan.shapes.asked_document import asked_document
 from soak.plan.shapes.scene import Scene
 
 NAME = "tenant-ping-pong"
@@ -18,12 +18,5 @@ _WINDOW = 24  # indices that share a document
 
 def make(scene: Scene) -> tuple[Item, ...]:
     """A document of the window and a tail of its own, in the namespace of a drawn tenant."""
-    spec, draw, room = scene.spec, scene.draw(NAME), scene.room
-    key = scene.index // _WINDOW
-    of_document = scene.shared_draw("tenant-document", key)
-    output = scene.output(draw, room // 16)
-    tail = draw.between(1, max(1, room // 32))
-    most = max(1, room - output - tail)
-    length = min(around(of_document, spec.geometry, spec.min_prompt, max(spec.min_prompt, room // 2)), most)
-    prompt = Prompt((Segment("tenant-document", key, 0, length), scene.own(tail)))
-    return (replace(scene.single(NAME, draw, prompt, output), tenant=draw.below(spec.tenants)),)
+    item, draw = asked_document(scene, NAME, "tenant-document", _WINDOW)
+    return (replace(item, tenant=draw.below(scene.spec.tenants)),)
