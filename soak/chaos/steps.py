@@ -5,6 +5,7 @@ Pure data and checks. Doing any of it is for others.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
@@ -165,8 +166,9 @@ class _OfTheNetwork(_Lasting):
     def settings(self, seed: int) -> dict[str, int | str]:
         return {**self._told(), "seed": seed}
 
+    @abstractmethod
     def _told(self) -> dict[str, int | str]:
-        raise NotImplementedError
+        """What the proxy is told."""
 
 
 class Latency(_OfTheNetwork):
