@@ -19,7 +19,7 @@ import numpy as np
 from soak.oracle.divergence import diverge
 from soak.oracle.passes import Array, Passes, PassFailedError, Question, Scored
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
-from soak.oracle.prober import Detecting, PassSeen, ProbeSettings
+from soak.oracle.prober import Detecting, PassSeen, ProbeSettings, begun, ended
 from soak.oracle.victims import Victim, Victims
 from soak.plan.geometry import Geometry
 from soak.plan.item import Segment
@@ -97,7 +97,7 @@ class Invariance:
         asked = self._chosen(number, draw)
         if asked is None:
             return None
-        started, victim, question = time.monotonic(), asked.victim, asked.question
+        victim, question = asked.victim, asked.question
         passes = Passes(
             self._session,
             self._settings.timeout_s,
@@ -105,20 +105,8 @@ class Invariance:
             rank=self._session.rank_of(victim.index),
             adapter=victim.adapter,
         )
-        result = ProbeResult(
-            number=number,
-            shape=SHAPE,
-            kind=asked.kind,
-            outcome=ProbeOutcome.VALID,
-            victim_index=victim.index,
-            victim_step=victim.step,
-            victim_part=victim.part,
-            victim_age_s=started - victim.written_s,
-            victim_tokens=len(victim.ids),
-            started_s=started,
-            under_load=self._session.prompts_in_flight > 0,
-            resume_boundary=question.start,
-        )
+        result = begun(number, victim, SHAPE, asked.kind, self._session)
+        result.resume_boundary = question.start
         try:
             if question.start < 2 * _SHORTEST_STEP or len(question.ids) - question.start <= _LEAST_SCORED:
                 raise PassFailedError(
@@ -134,9 +122,7 @@ class Invariance:
                 await self._confirm(result, question, passes, draw)
         except PassFailedError as failed:
             result.outcome, result.detail = failed.outcome, failed.detail
-        result.seconds = time.monotonic() - started
-        result.tokens_spent = passes.tokens_prefilled + passes.tokens_decoded
-        return result
+        return ended(result, passes)
 
     def _chosen(self, number: int, draw: Draw) -> _Asked | None:
         """What to ask about, and by which other way. Before enough is remembered, nothing is asked again."""

@@ -83,6 +83,31 @@ class PassSeen:
     tail: Segment
 
 
+def begun(number: int, victim: Victim, shape: str, kind: ResumeKind, session: Session) -> ProbeResult:
+    """The result of a probe of that victim that begins now, before anything is asked."""
+    started = time.monotonic()
+    return ProbeResult(
+        number=number,
+        shape=shape,
+        kind=kind,
+        outcome=ProbeOutcome.VALID,
+        victim_index=victim.index,
+        victim_step=victim.step,
+        victim_part=victim.part,
+        victim_age_s=started - victim.written_s,
+        victim_tokens=len(victim.ids),
+        started_s=started,
+        under_load=session.prompts_in_flight > 0,
+    )
+
+
+def ended(result: ProbeResult, passes: Passes) -> ProbeResult:
+    """The same with what it took."""
+    result.seconds = time.monotonic() - result.started_s
+    result.tokens_spent = passes.tokens_prefilled + passes.tokens_decoded
+    return result
+
+
 class Prober:
     """Runs numbered probes; everything drawn depends on (seed, nonce, number) alone."""
 
@@ -111,31 +136,16 @@ class Prober:
         victim = self._victims.choose(number)
         if victim is None:
             return None
-        started = time.monotonic()
         passes = self._passes(number, victim, "probe-tail")
-        result = ProbeResult(
-            number=number,
-            shape=victim.shape,
-            kind=_kind(victim, len(victim.ids), 0),
-            outcome=ProbeOutcome.VALID,
-            victim_index=victim.index,
-            victim_step=victim.step,
-            victim_part=victim.part,
-            victim_age_s=started - victim.written_s,
-            victim_tokens=len(victim.ids),
-            started_s=started,
-            under_load=self._session.prompts_in_flight > 0,
-            worker=victim.worker,
-        )
+        result = begun(number, victim, victim.shape, _kind(victim, len(victim.ids), 0), self._session)
+        result.worker = victim.worker
         try:
             await self._ask(result, victim, passes)
         except PassFailedError as failed:
             result.outcome, result.detail = failed.outcome, failed.detail
             if failed.outcome is ProbeOutcome.EVICTED:
                 self._victims.forget(victim)
-        result.seconds = time.monotonic() - started
-        result.tokens_spent = passes.tokens_prefilled + passes.tokens_decoded
-        return result
+        return ended(result, passes)
 
     async def control(self, number: int, kind: ResumeKind) -> Standalone | ProbeResult | None:
         """A control without a probe, made from a victim's recipe; None when no victim was written so.
