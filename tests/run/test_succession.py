@@ -11,24 +11,9 @@ import pytest
 from soak.run.continuity import Gap
 from soak.run.exit_code import ExitCode
 from soak.run.succession import MOST_SERVERS, refuse_other_geometry, refuse_turns, told_together
-from soak.sglang.preflight import Target, TargetUnusable
-from tests.survival.in_memory import GEOMETRY, NOW
+from soak.sglang.preflight import TargetUnusable
+from tests.survival.in_memory import GEOMETRY, NOW, TARGET
 from tests.survival.runs import config
-
-TARGET = Target(
-    url="http://127.0.0.1:1",
-    version="0.5.18",
-    model="m",
-    fingerprint=NOW.fingerprint,
-    geometry=GEOMETRY,
-    deterministic=False,
-    simulator=False,
-    has_tokenizer=False,
-    data_parallel=1,
-    running=0,
-    queued=0,
-    now=NOW,
-)
 
 
 def summary(verdict: str, code: int, name: str, **more: Any) -> dict[str, Any]:

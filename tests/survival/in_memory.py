@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,22 @@ class Instant(SGLangClient):
         return True
 
 
+TARGET = Target(
+    url="http://127.0.0.1:1",
+    version="0.5.18",
+    model="m",
+    fingerprint=NOW.fingerprint,
+    geometry=GEOMETRY,
+    deterministic=False,
+    simulator=False,
+    has_tokenizer=False,
+    data_parallel=1,
+    running=0,
+    queued=0,
+    now=NOW,
+)
+
+
 @contextmanager
 def wired(out: Path, client: SGLangClient | None = None) -> Iterator[Parts]:
     """All parts of a run at a slow rate, with a journal of 20 MB."""
@@ -63,20 +80,7 @@ def wired(out: Path, client: SGLangClient | None = None) -> Iterator[Parts]:
     loaded = config("http://127.0.0.1:1", journal={"bytes": 20_000_000}, load=load)
     client = client or Instant()
     identity = identify(3, 5, loaded.resolve(GEOMETRY))
-    target = Target(
-        url=client.base_url,
-        version="0.5.18",
-        model="m",
-        fingerprint=NOW.fingerprint,
-        geometry=GEOMETRY,
-        deterministic=False,
-        simulator=False,
-        has_tokenizer=False,
-        data_parallel=1,
-        running=0,
-        queued=0,
-        now=NOW,
-    )
+    target = replace(TARGET, url=client.base_url)
     store = Store(None)
     with journalled(loaded, target, identity, out, print) as journal:
         parts = wire(
