@@ -39,11 +39,12 @@ _REMEMBERED = 48  # cold passes that may be asked for again when they have been 
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """A cold pass of some time ago, in a namespace that nobody has used since."""
+    """A cold pass of some time ago, in a namespace that nobody has used since, and who answered it."""
 
     namespace: str
     cold: Array
     at_s: float
+    worker: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class Invariance:
             self._session,
             self._settings.timeout_s,
             lambda sent: self._on_pass(PassSeen(number, False, sent, victim, asked.tail)),
+            worker="" if asked.before is None else asked.before.worker,
             rank=self._session.rank_of(victim.index),
             adapter=victim.adapter,
         )
@@ -116,12 +118,13 @@ class Invariance:
                 await self._ask_again(result, question, passes, asked.before)
             else:
                 namespace = await self._ask(result, question, passes, draw)
-                before = _Before(namespace, result.cold, time.monotonic())
+                before = _Before(namespace, result.cold, time.monotonic(), passes.worker)
                 self._remembered.append(replace(asked, before=before))
             if self._detecting.wants_repeat(result) is not None:
                 await self._confirm(result, question, passes, draw)
         except PassFailedError as failed:
             result.outcome, result.detail = failed.outcome, failed.detail
+        result.worker = passes.worker  # whoever answered its passes: a fault may be one worker's own
         return ended(result, passes)
 
     def _chosen(self, number: int, draw: Draw) -> _Asked | None:

@@ -25,11 +25,13 @@ class Batches(ToySession):
     """A toy that takes several prompts in one request; ``whole``: nats added where nothing was cached."""
 
     whole = 0.0
+    worker = ""
 
     async def generate(self, prompts: Iterable[TokenIds], **fields: object) -> tuple[Answer, ...]:
         answers: list[Answer] = []
         for ids in prompts:
             answers += await super().generate([ids], **fields)
+            answers[-1].worker = self.worker
             if not answers[-1].cached_tokens:
                 answers[-1].input_logprobs = answers[-1].input_logprobs + self.whole
         return tuple(answers)
@@ -138,6 +140,28 @@ async def test_what_is_still_cached_is_no_pass() -> None:
     assert {result.outcome for result in again} == {ProbeOutcome.STILL_CACHED}
     asking.forget()
     assert {r.kind for r in await probes(asking, 2, first=100)} <= CHOSEN
+
+
+async def test_a_stream_is_of_the_worker_that_answered_every_pass() -> None:
+    session = Batches()
+    session.worker = "w1"
+    asking, _ = invariance(session)
+    made = await probes(asking, 24)
+    assert {r.kind for r in made} == CHOSEN
+    assert {r.stream for r in made} == {f"{SHAPE}/512@w1/{kind.value}" for kind in CHOSEN}
+
+
+async def test_what_one_worker_said_is_not_held_against_another_one() -> None:
+    session = Batches()
+    asking, _ = invariance(session, remembered=2)
+    made = []
+    for number in range(1, 30):
+        session.cached.clear()
+        session.worker = f"w{number}"
+        made += await probes(asking, 1, first=number)
+    again = [result for result in made if result.kind is ResumeKind.RECOMPUTED]
+    assert again
+    assert {result.outcome for result in again} == {ProbeOutcome.ELSEWHERE}
 
 
 async def test_without_ids_nothing_is_asked_and_few_are_too_short() -> None:
