@@ -29,7 +29,8 @@ def command(corpus: Path | None, target: str, out: Path, seed: int) -> None:
     """Write the text that a run with load.text sends, as token ids.
 
     Without CORPUS the built-in text is used. CORPUS holds a line of JSON a document: a text in quotes or
-    {"text": ...}, token ids as a list or {"ids": ...}, or a chat as {"messages": [...]}. The facts for
+    {"text": ...}, token ids as a list or {"ids": ...}, or a chat as {"messages": [...]}; 200,000 tokens in
+    all at most, from which prompts of any length are put together. The facts for
     needles are always the built-in ones; a server without a tokenizer takes ids alone, and no facts.
     """
     import asyncio
@@ -62,14 +63,20 @@ def command(corpus: Path | None, target: str, out: Path, seed: int) -> None:
 
 
 async def _written(client: Any, documents: list[Any] | None, seed: int) -> Lexicon:
-    from soak.plan.lexicon import Lexicon
+    from soak.plan.lexicon import MOST_TOKENS, Lexicon
     from soak.plan.text_maker import made_text
     from soak.sglang.tokens import Tokens, TokensUnknownError
 
     text, tokens = made_text(seed), Tokens(client)
     if documents is None:
         documents = list(text.sentences)
-    pieces = [await _ids(tokens, document) for document in documents]
+    pieces: list[Ids] = []
+    held = 0
+    for document in documents:
+        pieces.append(await _ids(tokens, document))
+        held += len(pieces[-1])
+        if held > MOST_TOKENS:
+            raise click.ClickException(_too_long(pieces, len(documents)))
     facts = []
     try:
         for fact, question, answer in text.facts:
@@ -83,6 +90,19 @@ async def _written(client: Any, documents: list[Any] | None, seed: int) -> Lexic
     _, info, _ = await client.get_json("/model_info")
     model = str(info.get("model_path", "")) if isinstance(info, dict) else ""
     return Lexicon(tuple(pieces), tuple(facts), model)
+
+
+def _too_long(pieces: list[Ids], documents: int) -> str:
+    """What to do where the last of these pieces is one too many."""
+    from soak.plan.lexicon import MOST_TOKENS
+
+    fit = sum(map(len, pieces[:-1]))
+    keep = f"keep the first {len(pieces) - 1} ({fit:,} tokens)" if fit else "cut or split the first"
+    return (
+        f"the corpus is longer than {MOST_TOKENS:,} tokens, and every run and bundle holds a copy of it: of "
+        f"its {documents} documents {keep}, or a sample of all. Prompts of any length are put together from "
+        "them, so that a longer corpus would make no longer prompts"
+    )
 
 
 async def _ids(tokens: Tokens, document: Any) -> Ids:

@@ -16,6 +16,8 @@ Fact = tuple[Ids, Ids, Ids]
 
 FORMAT = "soak-text"
 MOST_TOKENS = 200_000
+"""Of all pieces together: they are part of the resolved spec, which every run and bundle holds."""
+
 _HIGHEST = 1 << 24
 
 
@@ -54,7 +56,10 @@ def lexicon_of(said: Any) -> Lexicon:
         facts.append((parts[0], parts[1], parts[2]))
     total = sum(map(len, pieces))
     if not pieces or total > MOST_TOKENS:
-        raise LexiconError(f"pieces: {total:,} tokens; 1 to {MOST_TOKENS:,} are wanted")
+        raise LexiconError(
+            f"pieces: {total:,} tokens; 1 to {MOST_TOKENS:,} are wanted: make it of fewer or shorter "
+            "documents with `soak text`. Prompts of any length are put together from the pieces"
+        )
     return Lexicon(pieces, tuple(facts), str(said.get("model", "")))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from soak.cli import main
 from soak.cli.text import _written
 from soak.config import ConfigError
 from soak.plan.geometry import Geometry
-from soak.plan.lexicon import lexicon_of
+from soak.plan.lexicon import LexiconError, lexicon_of
 from soak.sglang.client import SGLangClient
 from soak.sglang.tokens import Tokens, TokensUnknownError
 from soak.sim.config import SimConfig
@@ -64,6 +65,43 @@ async def test_without_a_tokenizer_ids_alone_can_be_given() -> None:
             await _written(client, None, 1)
         lexicon = await _written(client, [[5, 6], [7]], 1)
         assert (lexicon.pieces, lexicon.facts) == (((5, 6), (7,)), ())
+
+
+@pytest.mark.parametrize(
+    ("documents", "what_next"),
+    [(3 * [list(range(1, 90_001))], "of its 3 documents keep the first 2 (180,000 tokens)"),
+     ([[7] * 200_001], "of its 1 documents cut or split the first")],
+)  # fmt: skip
+async def test_of_a_corpus_that_is_too_long_it_is_said_how_much_fits(
+    tmp_path: Path, documents: list[list[int]], what_next: str
+) -> None:
+    corpus, out = tmp_path / "corpus.jsonl", tmp_path / "out.json"
+    corpus.write_text("\n".join(map(json.dumps, documents)))
+    there = ["--target", "http://127.0.0.1:9", "--out", str(out)]  # ids need no server until all are read
+    done = await asyncio.to_thread(CliRunner().invoke, main, ["text", str(corpus), *there])
+    assert done.exit_code == 1
+    assert what_next in " ".join(done.output.split())
+    assert not out.exists()
+    with pytest.raises(LexiconError, match="fewer or shorter documents with `soak text`"):
+        lexicon_of({"format": "soak-text", "pieces": documents})
+
+
+async def test_a_server_without_a_tokenizer_is_soaked_in_a_corpus_of_ids(tmp_path: Path) -> None:
+    path = tmp_path / "text.json"
+    async with running(SimConfig(numerics="exact")) as url:
+        async with SGLangClient(url) as client:
+            lexicon = await _written(client, [[first, 6, 7, 8, 9] for first in range(20, 60)], 1)
+        path.write_text(json.dumps(lexicon.as_dict()))
+        loaded = config(
+            url,
+            run={"duration": "5s"},
+            load={"shapes": {"needles": 1}, "text": str(path), "max_context": 300},
+            probe={"rate": 50},
+        )
+        summary, _ = await soak(loaded, tmp_path / "run")
+    assert summary["needles"]
+    assert all(row["forgotten"] == 0 for row in summary["needles"])
+    assert not summary["probes"]["hard_alarms"]
 
 
 def test_a_text_of_another_model_is_refused_with_its_name(tmp_path: Path) -> None:
