@@ -68,6 +68,10 @@ def test_impossible_counts_are_refused(successes: int, trials: int, error: float
         clopper_pearson_upper(successes, trials, error)
 
 
-def test_impossible_plans_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("share", "error", "successes"),
+    [(0.0, 0.01, 0), (1.0, 0.01, 0), (0.1, 0.0, 0), (0.1, 1.0, 0), (0.1, 0.01, -1)],
+)
+def test_impossible_plans_are_refused(share: float, error: float, successes: int) -> None:
     with pytest.raises(ValueError, match="no number of trials"):
-        trials_needed(0.0, 0.01)
+        trials_needed(share, error, successes)

@@ -15,6 +15,8 @@ from soak.detect.ceilings import (
     ceilings_over,
     control_floor_reason,
     control_onset_reason,
+    declared_hit,
+    over_declared,
 )
 from soak.detect.detector import Detector
 from soak.detect.settings import DetectSettings
@@ -141,6 +143,16 @@ def test_declared_bound_needs_a_cold_pass_under_it() -> None:
     for result in unrepeated:
         result.cold_repeat = None
     assert run(watching, *unrepeated) == []
+
+
+def test_what_is_at_the_declared_bound_is_not_over_it() -> None:
+    bound = 1e-3  # what ``over`` puts into its probes
+    assert not over_declared(over(1), bound)
+    assert declared_hit(over(1), bound) is None
+    lower = 0.5 * bound
+    hit = declared_hit(over(1, cold=lower, pair=lower), lower)
+    assert hit is not None  # a cold pass at the bound stands
+    assert hit.shows is False  # a pair at the bound does not show it
 
 
 def test_declared_bound_that_no_pair_shows_is_suspect() -> None:

@@ -1,93 +1,73 @@
 """``python -m tests.mutation``: a seeded sample of mutants, each against the tests of its folder.
 
-Each mutant runs in a process of its own, forked from one that has loaded what is slow to load; the file on
-disk is never touched. Prints a line per mutant that no test noticed, and the counts.
+Prints a line for each mutant that no test noticed, and the counts. With --records what came of each mutant is
+written down at once, and a run that was stopped goes on where it was. Mutants are tried in the order in which
+they were drawn, so that the first n are a sample as well.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import os
+import hashlib
+import json
 import random
-import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 from tests.mutation.mutants import Mutant, mutants
+from tests.mutation.trial import ROOT, Limits, Trial, load_what_is_slow
 
-ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 600
-
-
-class _Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports one module from a text instead of its file."""
-
-    def __init__(self, name: str, path: Path, text: str) -> None:
-        self.name, self.path, self.text = name, path, text
-
-    def find_spec(self, fullname: str, *_: object) -> importlib.machinery.ModuleSpec | None:
-        """The one module, nothing else."""
-        if fullname != self.name:
-            return None
-        return importlib.util.spec_from_loader(fullname, self, origin=str(self.path))
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the text as the module."""
-        module.__file__ = str(self.path)
-        exec(compile(self.text, str(self.path), "exec"), module.__dict__)
+HANGS_AFTER = 5  # times what the tests take without a mutant
 
 
-def _tests(path: Path) -> list[str]:
-    """The module's own test file first, then the rest of its folder's."""
-    folder = ROOT / "tests" / path.parent.name
-    own = folder / f"test_{path.stem}.py"
-    return [str(place) for place in (own, folder) if place.exists()]
+def _drawn(paths: Sequence[str], sample: int, seed: int) -> tuple[list[tuple[Path, Mutant]], int]:
+    """The sample, and how many there are in all."""
+    files = [f for p in paths for f in ([ROOT / p] if p.endswith(".py") else sorted((ROOT / p).glob("*.py")))]
+    found = [(file, mutant) for file in files for mutant in mutants(file.read_text(encoding="utf-8"))]
+    count = min(sample, len(found)) if sample else len(found)
+    return random.Random(seed).sample(found, count), len(found)
 
 
-def _modules(path: Path) -> list[Path]:
-    return [path] if path.suffix == ".py" else sorted(path.glob("*.py"))
+def _name(file: Path, mutant: Mutant) -> str:
+    """The same for the same change of the same text of a module."""
+    return hashlib.sha256(f"{file.relative_to(ROOT)}\n{mutant.text}".encode()).hexdigest()[:16]
 
 
-def _verdict(path: Path, mutant: Mutant) -> str:
-    """killed, survived or timeout."""
-    child = os.fork()
-    if child == 0:
-        _in_child(path, mutant)
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return "survived" if os.waitstatus_to_exitcode(status) == 0 else "killed"
+def _known(records: Path | None) -> dict[str, dict[str, str]]:
+    if records is None or not records.exists():
+        return {}
+    lines = [json.loads(line) for line in records.read_text(encoding="utf-8").splitlines()]
+    return {line["name"]: line for line in lines}
+
+
+def _record(file: Path, mutant: Mutant, verdict: str) -> dict[str, str]:
+    where = f"{file.relative_to(ROOT)}:{mutant.line}"
+    return {
+        "name": _name(file, mutant),
+        "verdict": verdict,
+        "where": where,
+        "was": mutant.was,
+        "became": mutant.became,
+    }
+
+
+def _say(record: dict[str, str]) -> None:
+    if record["verdict"] != "killed":
+        was, became = (" ".join(record[key].split())[:120] for key in ("was", "became"))
+        print(f"{record['verdict']}: {record['where']}: {was}  ->  {became}", flush=True)
+
+
+def _unharmed(file: Path) -> Limits | None:
+    """What the tests of a module's folder take without a mutant, times a few; None where they do not pass."""
+    trial = Trial(file, Mutant(0, "", "", file.read_text(encoding="utf-8")), Limits())
+    while (verdict := trial.verdict()) is None:
         time.sleep(0.02)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "timeout"
-
-
-def _in_child(path: Path, mutant: Mutant) -> None:
-    import pytest
-
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
-    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    sys.meta_path.insert(0, _Mutated(name, path, mutant.text))
-    options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--ignore-glob=*test_speed.py"]
-    code = 1
-    try:
-        for place in _tests(path):  # most mutants die by their own file, which is soon collected
-            code = int(pytest.main([*options, place]))
-            if code:
-                break
-    finally:
-        os._exit(code)
+    if verdict != "survived":
+        return None
+    return Limits(HANGS_AFTER * trial.cpu_s + 10, HANGS_AFTER * trial.wall_s + 60)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,38 +76,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("paths", nargs="*", default=["soak/detect", "soak/oracle"], help="modules or folders")
     parser.add_argument("--sample", type=int, default=200, help="how many mutants; 0: all")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
+    parser.add_argument(
+        "--records", type=Path, help="a file: a line of JSON per mutant; what it has is not tried again"
+    )
     given = parser.parse_args(arguments)
-    files = [
-        f for p in given.paths for f in ([ROOT / p] if p.endswith(".py") else sorted((ROOT / p).glob("*.py")))
-    ]
-    found = [(file, mutant) for file in files for mutant in mutants(file.read_text(encoding="utf-8"))]
-    total = len(found)
-    if given.sample:
-        found = random.Random(given.seed).sample(found, min(given.sample, total))
-        found.sort(key=lambda pair: (str(pair[0]), pair[1].line))
+    drawn, total = _drawn(given.paths, given.sample, given.seed)
     import hypothesis
     import numpy
     import pytest
 
     print(
         f"Python {sys.version.split()[0]}, NumPy {numpy.__version__}, pytest {pytest.__version__}, "
-        f"Hypothesis {hypothesis.__version__}; {len(found)} of {total} mutants, seed {given.seed}",
+        f"Hypothesis {hypothesis.__version__}; {len(drawn)} of {total} mutants, seed {given.seed}",
         flush=True,
     )
-    for file in {file.parent: file for file, _ in found}.values():
-        if _verdict(file, Mutant(0, "", "", file.read_text(encoding="utf-8"))) != "survived":
-            print(f"the tests of {file.parent.relative_to(ROOT)} fail without any mutant: mend them first")
+    known = _known(given.records)
+    told = [known[_name(*pair)] for pair in drawn if _name(*pair) in known]
+    for record in told:
+        _say(record)
+    counts = Counter(record["verdict"] for record in told)
+    waiting = [pair for pair in drawn if _name(*pair) not in known]
+    if waiting:
+        load_what_is_slow()
+    limits: dict[Path, Limits] = {}
+    for folder, file in {file.parent: file for file, _ in waiting}.items():
+        allowed = _unharmed(file)
+        if allowed is None:
+            print(f"the tests of {folder.relative_to(ROOT)} fail without any mutant: mend them first")
             return 2
-    counts: Counter[str] = Counter()
+        limits[folder] = allowed
+    running: list[Trial] = []
     try:
-        for file, mutant in found:
-            verdict = _verdict(file, mutant)
-            counts[verdict] += 1
-            if verdict != "killed":
-                where = f"{file.relative_to(ROOT)}:{mutant.line}"
-                print(f"{verdict}: {where}: {mutant.was[:120]}  ->  {mutant.became[:120]}", flush=True)
+        while waiting or running:
+            while waiting and len(running) < given.jobs:
+                file, mutant = waiting.pop(0)
+                running.append(Trial(file, mutant, limits[file.parent]))
+            time.sleep(0.02)
+            for trial in list(running):
+                verdict = trial.verdict()
+                if verdict is None:
+                    continue
+                running.remove(trial)
+                counts[verdict] += 1
+                record = _record(trial.path, trial.mutant, verdict)
+                _say(record)
+                if given.records:
+                    given.records.parent.mkdir(parents=True, exist_ok=True)
+                    with given.records.open("a", encoding="utf-8") as lines:
+                        lines.write(json.dumps(record) + "\n")
     except KeyboardInterrupt:
-        print(f"interrupted after {counts.total()} of {len(found)}")
+        for trial in running:
+            trial.stop()
+        print(f"interrupted after {counts.total()} of {len(drawn)}")
     print(", ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items())))
     return 0
 

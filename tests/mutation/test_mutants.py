@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutation.mutants import mutants
+from tests.mutation.trial import ROOT, files_in_rounds
 
 
 def became(source: str) -> set[str]:
@@ -58,14 +60,44 @@ def test_the_rest_of_the_module_stays() -> None:
     assert [mutant.line for mutant in mutants(source)] == [1, 2]
 
 
-def test_a_mutant_is_run_and_noticed_and_the_file_untouched() -> None:
-    root = Path(__file__).parents[2]
-    module = root / "soak" / "detect" / "medians.py"
-    before = module.read_bytes()
+def run(*words: str) -> str:
     # in a process of its own: where the module is loaded already, nothing would import the mutant
-    words = ["-m", "tests.mutation", "soak/detect/medians.py", "--sample", "1", "--seed", "2"]
-    done = subprocess.run([sys.executable, *words], cwd=root, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.mutation",
+        "soak/detect/medians.py",
+        "--sample",
+        "1",
+        "--seed",
+        "2",
+    ]
+    done = subprocess.run([*command, *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "1 of " in done.stdout
-    assert done.stdout.rstrip().endswith("1 killed"), done.stdout
+    return done.stdout.rstrip()
+
+
+def test_a_mutant_is_run_and_noticed_and_not_again(tmp_path: Path) -> None:
+    module = ROOT / "soak" / "detect" / "medians.py"
+    before, records = module.read_bytes(), tmp_path / "records.jsonl"
+    said = run("--records", str(records))
+    assert "1 of " in said
+    assert said.endswith("1 killed"), said
     assert module.read_bytes() == before
+    (line,) = records.read_text().splitlines()
+    assert json.loads(line)["verdict"] == "killed"
+    # what is written down is believed, whatever it is: nothing is run for it
+    records.write_text(json.dumps({**json.loads(line), "verdict": "survived"}) + "\n")
+    said = run("--records", str(records))
+    assert "survived: soak/detect/medians.py:" in said
+    assert said.endswith("1 survived"), said
+
+
+@pytest.mark.parametrize("module", ["detect/medians.py", "detect/account.py", "oracle/prober.py"])
+def test_every_test_of_the_folder_has_its_turn_its_own_first(module: str) -> None:
+    path = ROOT / "soak" / module
+    files = [Path(file).name for some in files_in_rounds(path) for file in some]
+    there = {file.name for file in (ROOT / "tests" / path.parent.name).glob("test_*.py")}
+    assert sorted(files) == sorted(there - {"test_speed.py"})
+    own = f"test_{path.stem}.py"
+    assert own not in there or files[0] == own
