@@ -69,6 +69,46 @@ def test_each_has_a_shape_and_a_proof_or_says_why_not(row: list[str]) -> None:
         assert set(NAMED.findall(proof)) == planted(row) != set()
 
 
+PROBES = {
+    " ".join(bold.split())
+    for bold in re.findall(r"\*\*([^*]+)\*\*", PAGE.split("*Probe*:")[1].split("*Proof*")[0])
+}
+
+
+@pytest.mark.parametrize("row", BUGS, ids=lambda row: row[0])
+def test_each_is_looked_at_by_a_probe_that_the_page_explains(row: list[str]) -> None:
+    first = re.split(r"[,;(]", row[3])[0].strip()
+    assert first in PROBES
+    assert all(part in PROBES for part in row[3].split(", ")) or ";" in row[3]
+
+
+UNCOUNTED = {
+    # a third of its generations end beside a multiple of the track interval (tests/plan/test_shapes.py)
+    "decode-seeded": {"ends_before_boundary", "others_decoding"},
+    # the prompts of a burst that end their prefill first generate beside the chunks of the others
+    "chunked-burst": {"others_decoding"},
+}
+"""What a shape brings about and no answer tells, so that no conjunction counts it."""
+
+OF_THE_SERVER = {"prefill_graph", "host_tier", "lora", "retraction_backup"}
+"""Conditions that conjunctions name and no load brings about: how the server was started."""
+
+OF_LOAD = ({name for c in CONJUNCTIONS for name in c.conditions} - OF_THE_SERVER).union(*UNCOUNTED.values())
+
+
+@pytest.mark.parametrize("row", BUGS, ids=lambda row: row[0])
+def test_a_shape_brings_about_what_the_fault_that_proves_it_needs_of_load(row: list[str]) -> None:
+    shapes = {name for name in row[2].split(", ") if name in SHAPES}
+    if not shapes:
+        assert row[2].startswith(("no shape", "every shape"))
+        return
+    brought = {name for c in CONJUNCTIONS if c.reached_by in shapes for name in c.conditions}
+    brought |= {name for shape in shapes for name in UNCOUNTED.get(shape, ())}
+    for fault in planted(row) if not row[4].startswith("none: ") else ():
+        needed = {condition.name for condition in BY_NAME[fault].conditions} & OF_LOAD
+        assert needed <= {"prefix_hit"} or (needed - {"prefix_hit"}) & brought, (fault, needed)
+
+
 def test_the_table_of_shapes_is_the_registry() -> None:
     rows = table("| shape | what it does | reaches |")
     assert [row[0].strip("`") for row in rows] == list(SHAPES)
