@@ -1,11 +1,11 @@
-"""Real SGLang servers on one GPU, started from unpacked trees; standard library only.
+"""Real SGLang servers on one GPU or several, started from unpacked trees; standard library only.
 
-Several tiny servers fit on one card. Each is a process group of its own, and is ended with the lab.
+Several tiny servers fit on one card. Each is a process group of its own, and is ended with the lab. All keep
+what they compile in one folder, ``SOAK_KERNELS`` or ~/.cache/soak-kernels, so that only the first waits.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.gpu.warming import asker, flush, warm
 
 MODELS = Path(__file__).with_name("kit") / "models"
 
@@ -35,15 +37,56 @@ INKLING = (
     # the full prefill graph has chunk // 512 request rows by default: with one, no row can be stale
     "--cuda-graph-config", '{"prefill":{"full_prefill_max_req":4}}',
 )  # fmt: skip
+NVFP4 = (
+    *FALCON, "--disable-prefill-cuda-graph", "--load-format", "safetensors",
+    # weight-only 4-bit kernels: before Blackwell, SGLang has no others for NVFP4
+    "--quantization", "modelopt_fp4", "--fp4-gemm-backend", "marlin",
+)  # fmt: skip
+"""For what ``nvfp4_checkpoint.py`` wrote; the path of the folder is the server's model."""
+BF16 = (*FALCON, "--disable-prefill-cuda-graph", "--load-format", "safetensors")
+"""For the same weights, not quantised."""
 COMMON = (
     "--load-format", "dummy", "--skip-tokenizer-init", "--host", "127.0.0.1", "--sampling-backend", "pytorch",
     "--grammar-backend", "none", "--enable-metrics", "--random-seed", "1",
 )  # fmt: skip
+NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+}
+"""NVLink multicast off, whatever the environment says: it is shared by every tenant of a host."""
+
+
+def across(ranks: int) -> tuple[str, ...]:
+    """Flags for tensor parallelism by plain NCCL: no all-reduce of SGLang's own, no fusion, no multicast."""
+    if ranks == 1:
+        return ()
+    off = ("--disable-custom-all-reduce", "--enforce-disable-flashinfer-allreduce-fusion")
+    return ("--tp-size", str(ranks), *off)
+
+
+def kernel_caches(folder: Path) -> dict[str, str]:
+    """Where every compiler of a server keeps what it compiled."""
+    return {
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TVM_FFI_CACHE_DIR": str(folder / "tvm-ffi"),  # SGLang's own CUDA kernels, Marlin among them
+        "FLASHINFER_WORKSPACE_BASE": str(folder / "flashinfer"),
+        "SGLANG_CACHE_DIR": str(folder / "sglang"),
+        "CUDA_CACHE_PATH": str(folder / "cuda"),
+        "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "1",  # off by default: fa4 compiles anew in each process
+        "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": str(folder / "fa4"),
+        "CUTE_DSL_CACHE_DIR": str(folder / "cute-dsl"),
+        "QUACK_CACHE_DIR": str(folder / "quack"),
+    }
 
 
 @dataclass
 class Server:
-    """One server; ``trees`` come first on its module path, in this order."""
+    """One server; ``trees`` come first on its module path, in this order.
+
+    model: a name in ``kit/models``, or the absolute path of a checkpoint.
+    """
 
     name: str
     model: str
@@ -61,7 +104,13 @@ class Server:
 
     def start(self) -> None:
         """Start it; returns at once."""
-        environment = os.environ | {
+        kernels = Path(os.environ.get("SOAK_KERNELS", Path.home() / ".cache" / "soak-kernels"))
+        caches = kernel_caches(kernels)
+        for folder in caches.values():
+            if folder.startswith("/"):
+                Path(folder).mkdir(parents=True, exist_ok=True)
+        environment = caches | os.environ | NO_MULTICAST
+        environment |= {
             "PYTHONPATH": ":".join(str(t) for t in self.trees),
             "HF_HUB_OFFLINE": "1",
             "PYTHONUNBUFFERED": "1",
@@ -95,27 +144,10 @@ class Server:
         """Whether the process still runs."""
         return self.process is not None and self.process.poll() is None
 
-    def ask(self, body: dict[str, object]) -> object:
-        """One POST to /generate."""
-        request = urllib.request.Request(
-            self.url + "/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=300) as answer:
-            return json.load(answer)
-
     def warm_up(self) -> None:
-        """Compile what first requests would wait for: prefills of several widths, and a decode."""
-        for width, length in ((1, 90), (1, 200), (2, 130), (4, 128), (3, 500), (8, 60)):
-            ids = [[10 + (31 * p + 7 * i + length) % 4000 for i in range(length)] for p in range(width)]
-            self.ask(
-                {
-                    "input_ids": ids,
-                    "sampling_params": {"max_new_tokens": 20, "temperature": 0, "ignore_eos": True},
-                    "return_logprob": True,
-                    "logprob_start_len": [0] * width,
-                    "extra_key": [f"warm-up-{width}-{length}"] * width,
-                }
-            )
+        """Compile what first requests would wait for, and leave the cache empty."""
+        warm(asker(self.url), lambda words: print(self.name + words, flush=True))
+        flush(self.url)
 
     def prefill_batches(self) -> dict[str, int]:
         """How many prefill batches its log tells of, by new sequences and whether a graph was replayed."""
