@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test bench lint format slow real-sglang test-real test-runners test-stack test-compose test-found docs tutorial coverage mutation package secrets sbom audit clean setup setup-dev
+.PHONY: help demo test bench bench-load bench-peers lint format slow real-sglang test-real test-runners test-stack test-compose test-found docs tutorial coverage mutation package secrets sbom audit clean setup setup-dev
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -22,6 +22,12 @@ test: lint ## everything that needs no real server
 
 bench: setup ## the detectors on a few probes of every known fault: all are found, clean servers alarm nowhere
 	@records=$$(mktemp -d) && trap 'rm -rf "$$records"' EXIT && $(BIN)/soak bench detect --reduced --records "$$records" $(ARGS)
+
+bench-load: setup ## the client beside a bare aiohttp client and the peers that are installed (minutes; ARGS=--short for CI's)
+	$(BIN)/soak bench load $(if $(wildcard build/peers),--peers build/peers) $(ARGS)
+
+bench-peers: ## other load generators, each in an environment of its own in build/peers (minutes, gigabytes)
+	@PYTHON='$(PYTHON)' deploy/bench-peers.sh build/peers $(ARGS)
 
 lint: setup-dev ## ruff and mypy
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ from typing import Literal
 
 import click
 
+from soak.cli import bench_load
 from soak.export.patience import Patience
 
 
@@ -19,10 +20,15 @@ from soak.export.patience import Patience
     epilog="""\b
 Examples:
   soak bench sim
-  soak bench detect --reduced"""
+  soak bench detect --reduced
+  soak bench load --short"""
 )
 def command() -> None:
     """Measure soak's own parts on this machine. Timings are of one process on a shared machine."""
+
+
+command.add_command(bench_load.stub)
+command.add_command(bench_load.load)
 
 
 @command.command(

@@ -10,7 +10,7 @@ import threading
 import click
 
 
-def _end_with_stdin() -> None:
+def end_with_stdin() -> None:
     """Whoever started it holds the other end of stdin: it ends with them, even if they were killed."""
 
     def wait() -> None:
@@ -127,7 +127,7 @@ def command(  # noqa: PLR0917
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if while_stdin:
-        _end_with_stdin()
+        end_with_stdin()
     planted = f" with {', '.join(names)} planted" if names else ""
     try:
         run(

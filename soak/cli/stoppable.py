@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import traceback
@@ -16,6 +15,7 @@ import click
 from soak import config as configs
 from soak.export.exposition import MetricsUnavailable
 from soak.run.connecting import Interrupted
+from soak.run.event_loop import runner
 from soak.run.exit_code import ExitCode
 from soak.sglang.preflight import TargetUnusable
 
@@ -34,11 +34,6 @@ def run_stoppable(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
     A second signal waits for nothing but the aborts (a second at most) and ends in CancelledError; a third
     ends the process where it stands.
     """
-    runner: Any = asyncio.Runner
-    with contextlib.suppress(ImportError):
-        import uvloop
-
-        runner = _with_loop(uvloop.new_event_loop)
     with runner() as loop:
         done: T = loop.run(_stoppable(work))
     return done
@@ -60,10 +55,6 @@ async def _stoppable(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) ->
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupt)
     return await work(stop)
-
-
-def _with_loop(factory: Any) -> Any:
-    return lambda: asyncio.Runner(loop_factory=factory)
 
 
 def explain(error: BaseException, place: Path, unwritten: str) -> int:

@@ -54,7 +54,8 @@ class Driver:
         tenants: Sequence[str] = (),
         on_begin: Callable[[int], None] = lambda _index: None,
     ) -> None:
-        self._plan, self._session, self._brake, self._limits = plan, session, brake, limits
+        self.plan = plan
+        self._session, self._brake, self._limits = session, brake, limits
         self._on_observation, self._on_begin = on_observation, on_begin
         self._allowance = allowance or Allowance(None)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -79,7 +80,7 @@ class Driver:
         ends on time all the same: what came too late counts as not delivered, by ``too-late``.
         """
         start = time.monotonic()
-        walk = self._plan.walk(shard, shards, first)
+        walk = self.plan.walk(shard, shards, first)
         if first:
             ahead = next(walk)
             start -= ahead[0].at_us / 1e6
@@ -94,13 +95,13 @@ class Driver:
             now = time.monotonic()
             if now >= end and now - intended > _PATIENCE_S:
                 # the rest of the plan is never made: each index counts as one prompt
-                self._too_late(1 + int((end - intended) * float(self._plan.spec.rate) / shards))
+                self._too_late(1 + int((end - intended) * float(self.plan.spec.rate) / shards))
                 break
             if now - intended > _PATIENCE_S:
                 self._too_late(sum(len(i.prompts) for i in items if i.parent is None))
                 continue
             self._on_begin(root.index)
-            task = asyncio.create_task(self._scene(items, intended, end))
+            task = asyncio.create_task(self.scene(items, intended, end))
             self._tasks.add(task)
             task.add_done_callback(self._scene_ended)
         await asyncio.sleep(max(0.0, end - time.monotonic()))
@@ -135,8 +136,11 @@ class Driver:
             await asyncio.wait(late, timeout=1.0)
         return len(late)
 
-    async def _scene(self, items: tuple[Item, ...], intended: float, end: float) -> None:
-        """The steps of one index, each after its parent, or after the step before it."""
+    async def scene(self, items: tuple[Item, ...], intended: float, end: float) -> None:
+        """The steps of one index, each after its parent or the step before it; none begins after ``end``.
+
+        ``run`` does this for each index when it is due; times are seconds of ``time.monotonic()``.
+        """
         finished: dict[int, tuple[TokenIds, Answer]] = {}
         for item in items:
             before: TokenIds | None = None
@@ -162,7 +166,7 @@ class Driver:
         self, item: Item, intended: float, before: TokenIds | None
     ) -> tuple[TokenIds, Answer] | None:
         """Send one item; the last good (ids, answer), which a follow-up continues from."""
-        prompts = [self._plan.ids(p) for p in item.prompts]
+        prompts = [self.plan.ids(p) for p in item.prompts]
         if before is not None:
             prompts = [np.concatenate([before, ids]) for ids in prompts]
         self.asked += len(prompts)
@@ -250,7 +254,7 @@ class Driver:
         """One request. ``before``: prompts in flight when its item was sent; held: the server was paused."""
         companions, prefilling = before + first_part, self._prefilling
         namespace = self._namespace(item)
-        long = sum(len(ids) > self._plan.spec.geometry.chunk for ids in prompts)
+        long = sum(len(ids) > self.plan.spec.geometry.chunk for ids in prompts)
         self._prefilling += long
         try:
             answers, abort_us = await self._generate(item, first_part, prompts, namespace)
@@ -266,7 +270,7 @@ class Driver:
                 intended_s=intended,
                 answer=answer,
                 companions=companions + len(prompts) - 1,
-                prefilling_companions=prefilling + long - int(len(ids) > self._plan.spec.geometry.chunk),
+                prefilling_companions=prefilling + long - int(len(ids) > self.plan.spec.geometry.chunk),
                 namespace=namespace,
                 abort_us=abort_us,
                 held=held,
@@ -279,7 +283,7 @@ class Driver:
 
     def _namespace(self, item: Item) -> str | None:
         if item.keyed is not None:
-            return self._plan.spec.geometry.adapters[item.keyed]
+            return self.plan.spec.geometry.adapters[item.keyed]
         if item.tenant is None:
             return None
         return self._tenants[item.tenant] if self._tenants else self._session.tenant(item.tenant)
@@ -298,9 +302,9 @@ class Driver:
             "routed_dp_rank": self._session.rank_of(item.index),
         }
         if item.adapter is not None:
-            fields["lora_path"] = self._plan.spec.geometry.adapters[item.adapter]
+            fields["lora_path"] = self.plan.spec.geometry.adapters[item.adapter]
         if item.strict:
-            code = code_of(self._plan.seed, self._plan.nonce, item.index, first_part)
+            code = code_of(self.plan.seed, self.plan.nonce, item.index, first_part)
             # a grammar ends its answer with the end token, which must then be heard
             fields |= {"json_schema": schema_of(code), "ignore_eos": False}
         if item.abort is None or item.abort.part not in (None, first_part):

@@ -26,6 +26,7 @@ from soak.plan.spec import PLAN_VERSION
 from soak.run.alarms_api import AlarmsApi
 from soak.run.annotating import annotated
 from soak.run.connecting import Interrupted, client_for, refuse_if_busy, unless_stopped
+from soak.run.event_loop import quiet_collector
 from soak.run.identity import identify
 from soak.run.journalling import journalled, public_config
 from soak.run.parts import Parts, wire
@@ -157,7 +158,8 @@ class SoakRun:
             left_on_server = -1
             try:
                 write_atomically(self._out / "run.json", identity.as_dict())
-                summary = await self._through_all(whole, equipment, target, store, stop)
+                with quiet_collector():
+                    summary = await self._through_all(whole, equipment, target, store, stop)
                 left_on_server = await session.abort_outstanding(KILL_S)
             finally:
                 if left_on_server < 0:

@@ -30,6 +30,7 @@ from soak.sglang.network import (
     read_body,
     words_for,
 )
+from soak.sglang.posting import LONGEST, Posted, Poster, poster_for
 from soak.sglang.secret import Secret
 from soak.sglang.wire import StreamDecoder, decode_generate, encode_generate, refusal
 
@@ -39,7 +40,6 @@ WORKER_HEADER = "x-smg-worker-id"
 _MOST_WORKERS = 256  # names kept
 _BODY_CAP = 64 << 20
 _THREAD_FROM = 512 * 1024  # bytes: parsing more than this on the event loop would stall every other request
-_STREAM_BODY_FROM = 1 << 20  # bytes sent from a file object, a part at a time
 _CONTROL_CONNECTIONS = 64
 _CONTROL_TIMEOUT_S = 15.0
 _AFTER_DONE_S = 0.25  # how long the end of the body may lag behind [DONE] before the connection is given up
@@ -80,6 +80,7 @@ class SGLangClient:
         self._generate_url = self._url("/generate")
         self._load: aiohttp.ClientSession | None = None
         self._control: aiohttp.ClientSession | None = None
+        self._poster: Poster | None = None
 
     def __repr__(self) -> str:
         return f"SGLangClient({self.base_url!r}, api_key={self._secret!r})"
@@ -91,6 +92,7 @@ class SGLangClient:
 
     async def __aenter__(self) -> Self:
         self._load = self._session(0)
+        self._poster = poster_for(self._load, self._generate_url, self._timeout)
         self._control = self._session(_CONTROL_CONNECTIONS)
         return self
 
@@ -158,9 +160,17 @@ class SGLangClient:
     async def _send(
         self, session: aiohttp.ClientSession, body: bytes, exchange: _Exchange
     ) -> tuple[Answer, ...]:
-        request = exchange.request
-        data = io.BytesIO(body) if len(body) > _STREAM_BODY_FROM else body
+        if self._poster is not None and len(body) <= LONGEST:
+            return await self._receive(await self._poster.post(body), exchange)
+        data = io.BytesIO(body) if len(body) > LONGEST else body
         async with session.post(self._generate_url, data=data, allow_redirects=False) as response:
+            return await self._receive(response, exchange)
+
+    async def _receive(
+        self, response: aiohttp.ClientResponse | Posted, exchange: _Exchange
+    ) -> tuple[Answer, ...]:
+        request = exchange.request
+        async with response:
             exchange.status = response.status
             exchange.worker = worker_name(response.headers.get(self.worker_header, ""))
             if exchange.worker and len(self.workers) < _MOST_WORKERS:
@@ -179,7 +189,9 @@ class SGLangClient:
                 answer.finished_s = exchange.finished_s
             return answers
 
-    async def _stream(self, response: aiohttp.ClientResponse, exchange: _Exchange) -> tuple[Answer, ...]:
+    async def _stream(
+        self, response: aiohttp.ClientResponse | Posted, exchange: _Exchange
+    ) -> tuple[Answer, ...]:
         decoder = StreamDecoder(exchange.request, max_line_bytes=self._max_body)
         exchange.decoder = decoder
         async for data in response.content.iter_any():

@@ -10,6 +10,7 @@ import aiohttp
 from aiohttp import http_exceptions
 
 from soak.sglang.exchange import Outcome
+from soak.sglang.posting import Posted
 
 CONNECTION_ERRORS = (aiohttp.ClientError, http_exceptions.HttpProcessingError, OSError, EOFError, zlib.error)
 
@@ -51,7 +52,7 @@ def lost_on_reuse(error: BaseException) -> bool:
     return gone and _reused.get()
 
 
-async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
+async def read_body(response: aiohttp.ClientResponse | Posted, limit: int) -> bytes:
     """The whole body, unpacked. Raises TooLarge as soon as it is over ``limit`` bytes."""
     length = response.content_length
     if length is not None and length <= limit and "Content-Encoding" not in response.headers:

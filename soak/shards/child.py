@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from soak.run.event_loop import runner
 from soak.shards.shard import run_shard
 from soak.shards.task import ShardTask
 
@@ -72,11 +73,6 @@ async def _soak(task: ShardTask) -> dict[str, Any]:
 def main() -> int:
     """0 with a summary told; 1 with what went wrong told instead."""
     task = read_task(sys.stdin.buffer)
-    runner: Any = asyncio.Runner
-    with contextlib.suppress(ImportError):
-        import uvloop
-
-        runner = lambda: asyncio.Runner(loop_factory=uvloop.new_event_loop)  # noqa: E731
     try:
         with runner() as loop:
             summary = loop.run(_soak(task))

@@ -112,5 +112,5 @@ async def send(parts: Parts, plan: Plan, index: int) -> None:
 
 def plan_of(parts: Parts) -> Plan:
     """The plan that the parts were made for."""
-    plan: Plan = parts.driver._plan
+    plan: Plan = parts.driver.plan
     return plan

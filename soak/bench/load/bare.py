@@ -1,0 +1,68 @@
+"""The bare aiohttp client that soak's is compared with: what anybody would write, and nothing more."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+
+import aiohttp
+import orjson
+
+IDS = [11 + 17 * i % 900 for i in range(56)]
+"""As many ids as the plan's short prompts have in the middle."""
+
+
+def body(serial: int, tokens: int, *, stream: bool) -> bytes:
+    """One request of /generate."""
+    sampling = {"max_new_tokens": tokens, "temperature": 0.0, "ignore_eos": True}
+    rid = f"bare-{serial:010d}"
+    return orjson.dumps({"rid": rid, "input_ids": IDS, "sampling_params": sampling, "stream": stream})
+
+
+async def closed_loop(url: str, seconds: float, at_once: int, tokens: int, *, stream: bool) -> list[int]:
+    """[requests, chunks] that ``at_once`` workers get through."""
+    done, serials = [0, 0], itertools.count()
+    headers = {"Content-Type": "application/json"}
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers) as session:
+        end = time.monotonic() + seconds
+
+        async def worker() -> None:
+            while time.monotonic() < end:
+                async with session.post(
+                    f"{url}/generate", data=body(next(serials), tokens, stream=stream)
+                ) as response:
+                    if stream:
+                        async for line in response.content:
+                            if line.startswith(b"data: {"):
+                                done[1] += 1
+                                last = line
+                        orjson.loads(last[6:])
+                    else:
+                        orjson.loads(await response.read())
+                done[0] += 1
+
+        await asyncio.gather(*(worker() for _ in range(at_once)))
+    return done
+
+
+async def open_loop(url: str, seconds: float, rate: float, tokens: int) -> list[float]:
+    """Seconds by which each request was sent late, at evenly spaced times."""
+    lags: list[float] = []
+    tasks: set[asyncio.Task[None]] = set()
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+        async def ask(serial: int, due: float) -> None:
+            lags.append(max(0.0, time.monotonic() - due))
+            async with session.post(f"{url}/generate", data=body(serial, tokens, stream=False)) as response:
+                orjson.loads(await response.read())
+
+        start = time.monotonic()
+        for serial in range(int(seconds * rate)):
+            due = start + serial / rate
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            task = asyncio.create_task(ask(serial, due))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        await asyncio.gather(*tasks)
+    return lags

@@ -1,0 +1,1 @@
+"""A server that does nothing but answer: the common target of ``soak bench load``."""
