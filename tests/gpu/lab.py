@@ -107,6 +107,7 @@ def start(soak: Soak, out: Path) -> subprocess.Popen[bytes]:
             "drain": "5s",
             "seed": 1,
             "state": str(state_of(soak, out)),
+            "report": False,
         },
         "metrics": {"port": None},
     }
@@ -128,7 +129,7 @@ def figures(soak: Soak, out: Path, code: int) -> dict[str, Any]:
         log = (out / soak.name / "soak.log").read_text(errors="replace").splitlines()[-12:]
         return {"name": soak.name, "exit_code": code, "verdict": "NO SUMMARY", "log": log}
     summary: dict[str, Any] = json.loads(path.read_text())
-    kept = {k: summary[k] for k in summary if k not in ("fingerprint", "requests", "schema_version")}
+    kept = {k: summary[k] for k in summary if k not in ("fingerprint", "schema_version", "worst_probe")}
     return {"name": soak.name, "server": soak.server.name, **kept}
 
 
@@ -192,8 +193,15 @@ def say(command: Sequence[str], within_s: float) -> tuple[int, str]:
     return code, said
 
 
-def hand_over(found_by: Soak, elsewhere: Server, out: Path) -> None:
-    """The way of an incident: list, export, replay, minimise, emit, and the script on both servers."""
+def hand_over(
+    found_by: Soak, elsewhere: Server, out: Path, *, work: Path | None = None, budget_s: int = 70
+) -> None:
+    """The way of an incident: list, export, replay, minimise, emit, and the script on both servers.
+
+    Bundles and script go to ``work``, or to ``out``.
+    """
+    work = work or out
+    work.mkdir(parents=True, exist_ok=True)
     soak, state, faulty = [sys.executable, "-m", "soak"], state_of(found_by, out), found_by.server
     _, said = say([*soak, "incidents", "--state", str(state), "--json"], 60)
     try:
@@ -201,7 +209,7 @@ def hand_over(found_by: Soak, elsewhere: Server, out: Path) -> None:
     except (ValueError, LookupError):
         print("no incident to hand over", flush=True)
         return
-    bundle, small, script = out / "bundle", out / "small", out / "repro.py"
+    bundle, small, script = work / "bundle", work / "small", work / "repro.py"
     say([*soak, "incidents", "export", incident, str(bundle), "--state", str(state)], 60)
     say(
         [
@@ -218,8 +226,18 @@ def hand_over(found_by: Soak, elsewhere: Server, out: Path) -> None:
         ],
         120,
     )
-    minimise = ["--minimize", "--budget", "70s", "--to", str(small), "--emit", str(script), "--window", "5s"]
-    say([*soak, "replay", "--bundle", str(bundle), "--target", faulty.url, *minimise], 150)
+    minimise = [
+        "--minimize",
+        "--budget",
+        f"{budget_s}s",
+        "--to",
+        str(small),
+        "--emit",
+        str(script),
+        "--window",
+        "5s",
+    ]
+    say([*soak, "replay", "--bundle", str(bundle), "--target", faulty.url, *minimise], budget_s + 80)
     for server in (faulty, elsewhere):
         say([sys.executable, str(script), server.url], 60)
     say([*soak, "replay", "--bundle", str(small), "--target", elsewhere.url, "--repeat", "5"], 60)
