@@ -215,8 +215,8 @@ def rows(trees: Trees) -> list[Post]:
     cured = trees.server("mixed-cured", "inkling", 31053, mixed, variant="mixed-cured", gpu=1)
     for server in (printed, cured):
         server.environment["SOAK_PRINT_ROWS"] = "1"
-    four = command("tests.gpu.four_steps", "{url}", within_s=90)
-    by_mixing = command("tests.gpu.four_steps", "{url}", "--mixed", within_s=90)
+    four = command("tests.gpu.four_steps", "{url}", "--repeat", "3", within_s=90)
+    by_mixing = command("tests.gpu.four_steps", "{url}", "--mixed", "--repeat", "3", within_s=120)
 
     def soaked(server: Server) -> list[Task]:
         first = Soak(f"{server.name}-prefixes", server, 60, prefixes(), server.name)
