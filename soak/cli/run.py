@@ -22,6 +22,7 @@ from soak.export.summary import as_json
 from soak.export.terminal import Terminal
 from soak.run.exit_code import ExitCode
 from soak.run.soaking import SoakRun
+from soak.run.stretch import Beside
 from soak.shards.crew import Crew
 from soak.shards.on_ray import cluster
 
@@ -68,8 +69,12 @@ def soak(
     resume: bool = False,
     workers: bool = False,
     ray: str | None = None,
+    beside: Beside | None = None,
 ) -> tuple[int, dict[str, Any] | None]:
-    """Run a config and show it; (exit code, summary), the summary None if no run came to be."""
+    """Run a config and show it; (exit code, summary), the summary None if no run came to be.
+
+    beside: what may end it early; not with ``workers`` or ``ray``.
+    """
     stream = sys.stderr if as_json_lines else sys.stdout
     try:
         with Terminal(stream, quiet=quiet) as screen:
@@ -78,8 +83,12 @@ def soak(
                 with cluster(ray) as hire:
                     summary = run_stoppable(Crew(config, out, screen, hire=hire, **given).run)
             else:
-                runner = Crew if workers else SoakRun
-                summary = run_stoppable(runner(config, out, screen, **given).run)
+                run = (
+                    Crew(config, out, screen, **given)
+                    if workers
+                    else SoakRun(config, out, screen, beside=beside, **given)
+                )
+                summary = run_stoppable(run.run)
     except (asyncio.CancelledError, Exception) as error:
         return explain(error, out, "no summary was written"), None
     if as_json_lines:
