@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from soak.sglang.exchange import Answer, Candidates, GenerateRequest, Logprobs, Outcome, TokenIds
+from soak.sglang.flat import Cut
 from soak.sglang.logprobs import Fault, broken_invariant, malformed, read_candidates, read_entries, read_ids
 
 _DETAIL = 500  # characters kept of a server's own words
 
 
-def read_answer(value: object, request: GenerateRequest, index: int, lists: Sequence[bytes]) -> Answer:
+def read_answer(value: object, request: GenerateRequest, index: int, lists: Sequence[Cut]) -> Answer:
     """The Answer for prompt ``index``. ``lists``: what ``logprobs.parse`` left out of the same body."""
     answer = Answer(rid=request.rids[index], outcome=Outcome.OK)
     try:
@@ -66,9 +67,7 @@ def count(fields: Mapping[str, object], name: str) -> int:
     return value
 
 
-def _read(
-    answer: Answer, value: object, request: GenerateRequest, index: int, lists: Sequence[bytes]
-) -> None:
+def _read(answer: Answer, value: object, request: GenerateRequest, index: int, lists: Sequence[Cut]) -> None:
     message = error_in(value)
     if message is not None:
         raise Fault(Outcome.IN_BAND_ERROR, message)
@@ -163,7 +162,7 @@ def _check_lengths(answer: Answer, request: GenerateRequest, index: int) -> None
 
 
 def _read_logprobs(
-    answer: Answer, meta: dict[str, object], request: GenerateRequest, index: int, lists: Sequence[bytes]
+    answer: Answer, meta: dict[str, object], request: GenerateRequest, index: int, lists: Sequence[Cut]
 ) -> None:
     """Fills the logprob arrays, then checks count, ids and nulls, in this order."""
     for name in ("input_token_logprobs", "output_token_logprobs"):
@@ -192,7 +191,7 @@ def _read_logprobs(
 
 
 def _read_candidates(
-    answer: Answer, meta: dict[str, object], request: GenerateRequest, lists: Sequence[bytes]
+    answer: Answer, meta: dict[str, object], request: GenerateRequest, lists: Sequence[Cut]
 ) -> None:
     inputs, outputs = answer.input_logprobs.size, answer.output_logprobs.size
     if request.top_logprobs_num > 0:
@@ -253,7 +252,7 @@ def _no_nulls(values: Logprobs, ids: TokenIds, what: str, free: int, offset: int
 
 
 def _candidates(
-    meta: dict[str, object], lists: Sequence[bytes], name: str, k: int, *, due: int, free: int = 0
+    meta: dict[str, object], lists: Sequence[Cut], name: str, k: int, *, due: int, free: int = 0
 ) -> Candidates:
     """One list of ``due`` rows, of which the first ``free`` may be null."""
     if meta.get(name) is None:

@@ -1,9 +1,9 @@
 """SGLang's logprob lists, from JSON bytes to arrays, without building three Python objects per token twice.
 
 A list is ``[[logprob, token_id, text-or-null], ...]``; with 131,072 tokens it is nearly the whole body.
-``parse`` takes such lists out of the body before the JSON parser sees them and leaves marks; ``read_entries``
-and ``read_candidates`` parse a list flat (one array of numbers instead of nested ones), in pieces small
-enough to let other threads run. Whatever does not look exactly as expected is read again the plain way.
+``parse`` keeps such lists from the JSON parser and leaves marks; ``read_entries`` and ``read_candidates``
+read a list flat, in pieces small enough to let other threads run (``flat``). Whatever does not look exactly
+as expected is read again the plain way, which also says what is wrong and where.
 
 Never guesses: a list that is not what the protocol says raises Fault, and a null becomes NaN.
 """
@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import numpy as np
 import orjson
 
 from soak.sglang.exchange import Candidates, Logprobs, Outcome, TokenIds
+from soak.sglang.flat import Cut, read_flat
 
 # How deep each list nests: one entry per token, or one row of entries per token.
 _DEPTH = {
@@ -32,10 +33,7 @@ _DEPTH = {
 _SUFFIX = b'_logprobs":'
 _LONGEST_NAME = max(map(len, _DEPTH)) + 1
 _WORTH_CUTTING = 2048  # bytes; below, one parse of the whole is quicker
-_PIECE = 128 * 1024  # bytes parsed in one call: about 3 ms, as JSON parsers hold the GIL for a whole call
 _LONGEST_GAP = 96  # bytes between a list and the next quote: closing brackets and white space
-_VALUES = b"0123456789+-.eEnul \t\r\n"  # what numbers and null are written with: the rest is structure
-_NO_BRACKETS = bytes.maketrans(b"[]", b"  ")
 # A mark no server can know, so that no server can name another prompt's list.
 _MARK = f"cut-{secrets.token_hex(8)}-"
 
@@ -63,8 +61,8 @@ def broken_invariant(detail: str) -> Fault:
     return Fault(Outcome.MALFORMED, detail, breaks_invariant=True)
 
 
-def parse(body: bytes) -> tuple[object, list[bytes]]:
-    """A JSON body as Python objects, its long logprob lists left as bytes. Raises orjson.JSONDecodeError."""
+def parse(body: bytes) -> tuple[object, list[Cut]]:
+    """A JSON body as Python objects, its long logprob lists left where they are. Raises JSONDecodeError."""
     rest, lists = _cut(body)
     try:
         return orjson.loads(rest), lists
@@ -74,14 +72,14 @@ def parse(body: bytes) -> tuple[object, list[bytes]]:
         return orjson.loads(body), []  # what looked like the end of a list was not
 
 
-def _cut(body: bytes) -> tuple[bytes, list[bytes]]:
+def _cut(body: bytes) -> tuple[bytes, list[Cut]]:
     """Takes the long logprob lists out of a JSON body.
 
     Returns the body with a mark (a JSON string) in place of each list, and the lists in the order of their
     marks. Short lists and lists that do not start as expected stay where they are.
     """
     kept: list[bytes] = []
-    lists: list[bytes] = []
+    lists: list[Cut] = []
     done = 0
     hit = body.find(_SUFFIX)
     while hit >= 0:
@@ -90,7 +88,7 @@ def _cut(body: bytes) -> tuple[bytes, list[bytes]]:
         if end - start >= _WORTH_CUTTING:
             kept.append(body[done:start])
             kept.append(f'"{_MARK}{len(lists)}"'.encode())
-            lists.append(body[start:end].strip())
+            lists.append(Cut(body, start, end))
             done = end
         hit = body.find(_SUFFIX, max(end, start))
     if not lists:
@@ -116,31 +114,31 @@ def _end_of_list(body: bytes, hit: int, start: int) -> int:
     return start if end < 0 else end + len(last)
 
 
-def restore(value: object, lists: Sequence[bytes]) -> object:
+def restore(value: object, lists: Sequence[Cut]) -> object:
     """The plain parsed value of a field that may be a mark. Raises Fault if the cut list is not JSON."""
     raw = _marked(value, lists)
     if raw is None:
         return value
     try:
-        return orjson.loads(raw)
+        return orjson.loads(raw.text())
     except orjson.JSONDecodeError as error:
         raise malformed(f"logprob list is not JSON: {error}") from None
 
 
-def _marked(value: object, lists: Sequence[bytes]) -> bytes | None:
+def _marked(value: object, lists: Sequence[Cut]) -> Cut | None:
     if isinstance(value, str) and value.startswith(_MARK):
         return lists[int(value[len(_MARK) :])]
     return None
 
 
-def read_entries(value: object, lists: Sequence[bytes], name: str) -> tuple[TokenIds, Logprobs]:
+def read_entries(value: object, lists: Sequence[Cut], name: str) -> tuple[TokenIds, Logprobs]:
     """Token ids (int32 [n]) and logprobs (float64 [n], nats, NaN for null) of one list, cut or parsed.
 
     Raises Fault, naming the list and the place, when it is not a list of ``[logprob, id, ...]``.
     """
     raw = _marked(value, lists)
     if raw is not None:
-        flat = _flat(raw)
+        flat = read_flat(raw)
         if flat is not None:
             return flat
     entries = restore(value, lists)
@@ -149,20 +147,13 @@ def read_entries(value: object, lists: Sequence[bytes], name: str) -> tuple[Toke
     return _columns(entries, name)
 
 
-def read_candidates(value: object, lists: Sequence[bytes], name: str, k: int) -> Candidates:
+def read_candidates(value: object, lists: Sequence[Cut], name: str, k: int) -> Candidates:
     """The k candidates of each position, rows of NaN where the server sent null. Raises Fault."""
     raw = _marked(value, lists)
     if raw is not None and k > 0:
-        blank_first = raw[1:].lstrip().startswith(b"null")
-        if blank_first:
-            raw = b"[" + raw[raw.index(b"null") + 4 :].lstrip(b" ,")
-        flat = _flat(raw, k)
+        flat = read_flat(raw, k)
         if flat is not None:
-            ids, logprobs = flat[0].reshape(-1, k), flat[1].reshape(-1, k)
-            if blank_first:
-                ids = np.concatenate([np.full((1, k), -1, np.int32), ids])
-                logprobs = np.concatenate([np.full((1, k), np.nan), logprobs])
-            return Candidates(ids, logprobs)
+            return Candidates(*flat)
     rows = restore(value, lists)
     if not isinstance(rows, list):
         raise malformed(f"{name} is {_kind(rows)}, not a list")
@@ -219,44 +210,6 @@ def _first_odd(values: Iterable[object], wanted: type) -> str:
         if wanted is float and not isinstance(value, int | float | None):
             return f"logprob {i} is {_kind(value)}, not a number"
     return "a number is out of range"
-
-
-def _flat(raw: bytes, k: int | None = None) -> tuple[TokenIds, Logprobs] | None:
-    """Columns of a cut list of entries (or of rows of k entries); None if anything is not as expected."""
-    all_ids: list[TokenIds] = []
-    all_logprobs: list[Logprobs] = []
-    for piece in _pieces(raw):
-        try:
-            flat = orjson.loads(b"[" + piece.translate(_NO_BRACKETS) + b"]")
-        except orjson.JSONDecodeError:
-            return None
-        texts, logprobs = flat[2::3], flat[0::3]
-        if len(flat) % 3 or texts.count(None) != len(texts):
-            return None
-        if not all_ids and logprobs and logprobs[0] is None:
-            logprobs[0] = np.nan
-        try:
-            all_ids.append(read_ids(flat[1::3], ""))
-            all_logprobs.append(_numbers(logprobs, ""))
-        except Fault:  # the plain reading names the place
-            return None
-    ids = np.concatenate(all_ids)
-    row = b"[" + b",".join([b"[,,]"] * k) + b"]" if k else b"[,,]"
-    if raw.translate(None, _VALUES) != b"[" + b",".join([row] * (ids.size // (k or 1))) + b"]":
-        return None
-    return ids, np.concatenate(all_logprobs)
-
-
-def _pieces(raw: bytes) -> Iterator[bytes]:
-    """The list in pieces of about ``_PIECE`` bytes, cut at the comma between two entries."""
-    start = 0
-    while True:
-        end = raw.find(b"],", start + _PIECE)
-        if end < 0:
-            yield raw[start:]
-            return
-        yield raw[start : end + 1]
-        start = end + 2
 
 
 def _kind(value: object) -> str:

@@ -15,6 +15,7 @@ import orjson
 
 from soak.sglang.answer import count, error_in, finished, read_answer
 from soak.sglang.exchange import Answer, GenerateRequest, Outcome
+from soak.sglang.flat import Cut
 from soak.sglang.logprobs import Fault, malformed, parse, restore
 
 _INDEX_LAST = re.compile(rb'"index"\s*:\s*(\d{1,9})\s*\}\s*$')
@@ -153,7 +154,7 @@ class _Prompt:
         self._incremental = False
         self._total = 0
         self._value: dict[str, object] = {}  # incremental: the newest event, and all output put together
-        self._lists: Sequence[bytes] = ()
+        self._lists: Sequence[Cut] = ()
         self._ids: list[object] = []
         self._texts: list[str] = []
         self._output: dict[str, list[object]] = {}
@@ -163,7 +164,7 @@ class _Prompt:
         self.chunk_s.append(now_s)
         self._before, self.last = self.last, payload
 
-    def take(self, value: dict[str, object], lists: Sequence[bytes], payload: bytes, now_s: float) -> None:
+    def take(self, value: dict[str, object], lists: Sequence[Cut], payload: bytes, now_s: float) -> None:
         """A parsed event while the mode is not known, or in incremental mode. Raises Fault."""
         self.chunk_s.append(now_s)
         meta, ids = value.get("meta_info"), value.get("output_ids")
@@ -200,7 +201,7 @@ class _Prompt:
         value: dict[str, object],
         meta: dict[str, object],
         ids: list[object],
-        lists: Sequence[bytes],
+        lists: Sequence[Cut],
         aborted: bool,
     ) -> None:
         # An abort repeats the last id, to have something to send.

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soak.sglang import logprobs
+from soak.sglang import flat, logprobs
 from soak.sglang.exchange import Answer, GenerateRequest, Outcome
 from soak.sglang.wire import decode_generate, encode_generate
 from tests.sglang import honest
@@ -33,7 +33,7 @@ def cutting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Both ways to read logprob lists, the second with pieces of a few entries."""
     if request.param == "cut":
         monkeypatch.setattr(logprobs, "_WORTH_CUTTING", 1)
-        monkeypatch.setattr(logprobs, "_PIECE", 100)
+        monkeypatch.setattr(flat, "_PIECE", 100)
     yield request.param
 
 
@@ -396,7 +396,7 @@ def test_any_bent_answer_reads_the_same_whole_and_cut(value: Any, spaces: bool) 
     check_closed((whole,), SMALL)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logprobs, "_WORTH_CUTTING", 1)
-        patch.setattr(logprobs, "_PIECE", 20)
+        patch.setattr(flat, "_PIECE", 20)
         (cut,) = decode_generate(body, SMALL)
     assert cut.outcome is whole.outcome, (cut.detail, whole.detail)
     np.testing.assert_array_equal(cut.input_logprobs, whole.input_logprobs)
