@@ -93,11 +93,20 @@ def test_a_mutant_is_run_and_noticed_and_not_again(tmp_path: Path) -> None:
     assert said.endswith("1 survived"), said
 
 
-@pytest.mark.parametrize("module", ["detect/medians.py", "detect/account.py", "oracle/prober.py"])
-def test_every_test_of_the_folder_has_its_turn_its_own_first(module: str) -> None:
-    path = ROOT / "soak" / module
-    files = [Path(file).name for some in files_in_rounds(path) for file in some]
-    there = {file.name for file in (ROOT / "tests" / path.parent.name).glob("test_*.py")}
-    assert sorted(files) == sorted(there - {"test_speed.py"})
-    own = f"test_{path.stem}.py"
-    assert own not in there or files[0] == own
+@pytest.mark.parametrize(
+    ("module", "first", "among", "not_among"),
+    [
+        ("detect/medians.py", "test_medians.py", "test_detector.py", "test_binomial.py"),
+        ("detect/account.py", "", "test_detector.py", "test_binomial.py"),
+        ("oracle/victims.py", "test_victims.py", "test_prober.py", "test_coarsened.py"),
+        ("oracle/probe.py", "", "test_prober.py", "test_divergence.py"),
+    ],
+)
+def test_every_test_that_loads_the_module_has_its_turn_its_own_first(
+    module: str, first: str, among: str, not_among: str
+) -> None:
+    files = [Path(file).name for some in files_in_rounds(ROOT / "soak" / module) for file in some]
+    assert len(files) == len(set(files))
+    assert among in files
+    assert not_among not in files
+    assert not first or files[0] == first

@@ -1,17 +1,18 @@
 """One mutant against the tests of its folder, in a forked process; the file on disk is never touched.
 
-What makes it cheap takes nothing from it: a mutant has survived when every test of the folder passed. Those
-that know its module run first and the first failure ends it, a failure is not shrunk, and what is slow to
-load is loaded once, before the fork.
+What makes it cheap takes nothing from it: a mutant has survived when every test of the folder passed that
+loads its module at all. Those that import it themselves run first and the first failure ends it, a failure is
+not shrunk, and what is slow to load is loaded once, before the fork.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
-import re
 import resource
 import signal
 import sys
@@ -53,15 +54,44 @@ def load_what_is_slow() -> None:
 
 
 def files_in_rounds(path: Path) -> list[list[str]]:
-    """All tests of a module's folder, in rounds: its own file, those that name it, the others."""
-    files = [f for f in sorted((ROOT / "tests" / path.parent.name).glob("test_*.py")) if f.name not in _TIMED]
-    names = re.compile(
-        rf"\b{path.parent.name}\.{path.stem}\b|from soak\.{path.parent.name} import .*\b{path.stem}\b"
-    )
+    """The tests of a module's folder that load it, in rounds: its own, those that import it, the others."""
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    there = [f for f in sorted((ROOT / "tests" / path.parent.name).glob("test_*.py")) if f.name not in _TIMED]
+    files = [f for f in there if module in _loaded_by(f)]  # the others never see the mutant
     own = [f for f in files if f.stem == f"test_{path.stem}"]
-    near = [f for f in files if f not in own and names.search(f.read_text(encoding="utf-8"))]
+    near = [f for f in files if f not in own and module in _imported(f)]
     rest = [f for f in files if f not in own and f not in near]
     return [[str(f) for f in some] for some in (own, near, rest) if some]
+
+
+@functools.cache
+def _imported(path: Path) -> frozenset[str]:
+    """What a file imports of this project, wherever in it: modules, and names of theirs."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.update({node.module, *(f"{node.module}.{alias.name}" for alias in node.names)})
+    return frozenset(name for name in names if name.split(".")[0] in ("soak", "tests"))
+
+
+@functools.cache
+def _loaded_by(path: Path) -> frozenset[str]:
+    """The same, and what those import, and so on; with the packages above each."""
+    loaded: set[str] = set()
+    waiting = set(_imported(path))
+    while waiting:
+        name = waiting.pop()
+        above = name.rpartition(".")[0]
+        if above and above not in loaded:
+            waiting.add(above)
+        loaded.add(name)
+        place = ROOT.joinpath(*name.split("."))
+        for file in (place.with_suffix(".py"), place / "__init__.py"):
+            if file.exists():
+                waiting |= _imported(file) - loaded
+    return frozenset(loaded)
 
 
 class Trial:
