@@ -72,16 +72,20 @@ def every_shape() -> dict[str, dict[str, Any]]:
 
 
 def bursts() -> dict[str, dict[str, Any]]:
-    """Batched prompts that share a prefill, then single ones while their rows are still armed."""
+    """Batched prompts that share a prefill, then single ones while their rows are still armed.
+
+    Few enough that a cache of 128 checkpoints still holds what is asked of. A tail of 96 tokens is replayed
+    by the graph (from 64 on), so that probes fire too; 43 controls bring exact mode its 4,096 scored tokens.
+    """
     return {
         "load": {
-            "rate": 8.0,
+            "rate": 2.0,
             "max_context": 1500,
             "burst": 4,
             "max_new_tokens": 4,
             "shapes": {"co-batched": 3, "shared-prefix": 1},
         },
-        "probe": {"rate": 30, "concurrency": 1, "max_scored": 64, "tail": 24},
+        "probe": {"rate": 30, "concurrency": 1, "max_scored": 96, "tail": 96},
         "budget": {"in_flight": 9, "probe_share": None, "pool_share_per_minute": None},
         "thresholds": {"delivered_share": 0},
         "detect": {"p0_max": 0.2, "min_valid_probes": 60},
@@ -283,8 +287,10 @@ def kinds_of_lab(given: argparse.Namespace) -> tuple[list[Server], list[list[Soa
     if given.lab == "rows":
         absent = inkling("without34184", 31010)
         present = inkling("with34184", 31011, [variants / "fix34184"])
+        # one state for both: the fault spoils controls as well, and then exact mode would never begin
         return [present, absent], [
-            [Soak(f"{s.name}-bursts", s, seconds, bursts()) for s in (present, absent)]
+            [Soak(f"{present.name}-bursts", present, 2 * seconds, bursts(), "rows")],
+            [Soak(f"{absent.name}-bursts", absent, seconds, bursts(), "rows")],
         ]
     raise SystemExit(f"no lab {given.lab}")
 
