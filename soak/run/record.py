@@ -31,7 +31,7 @@ from soak.oracle.prober import Standalone
 from soak.oracle.victims import Asked, Victim, Victims
 from soak.plan.adaptive import Decision
 from soak.plan.item import Needle, WrittenBy
-from soak.plan.shapes import canary
+from soak.plan.shapes import canary, leaves_a_victim
 from soak.plan.spec import ResolvedSpec
 from soak.plan.strict import code_of, wrong
 from soak.run.adapting import Adapting, words
@@ -157,6 +157,8 @@ class Record:
         item, answer = seen.item, seen.answer
         if item.parent is not None:
             return  # its prefix was written twice over, by decode and by prefill: no control copies that
+        if not leaves_a_victim(item):
+            return
         decoded = item.written_by is WrittenBy.DECODE
         ids = np.concatenate([seen.ids, answer.output_ids]) if decoded else seen.ids
         if len(ids) < _MIN_VICTIM:

@@ -12,7 +12,7 @@ from soak.plan.cost import ProbeTerms, cost
 from soak.plan.geometry import Geometry
 from soak.plan.item import Abort, AbortBy, Item, Pause
 from soak.plan.plan import Plan
-from soak.plan.shapes import DISRUPTIVE, SHAPES, servable
+from soak.plan.shapes import DISRUPTIVE, SHAPES, leaves_a_victim, servable
 from soak.plan.shapes.canary import ANSWER, CANARIES, key_of
 from soak.plan.spec import ResolvedSpec
 from soak.plan.strict import code_of, schema_of, wrong
@@ -211,6 +211,16 @@ def test_what_is_taken_back_as_it_loads_stands_behind_what_fills_the_pool() -> N
         pool = HYBRID.max_total_tokens
         assert pool is not None
         assert min(sum(p.length for p in item.prompts) for item in (first, last)) > pool
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_only_fills_the_pool_is_no_victim(shape: str) -> None:
+    spec = replace(SPEC, geometry=replace(HYBRID, adapters=("a",), grammar=True))
+    left = {tuple(leaves_a_victim(item) for item in steps) for steps in indices(shape, 20, spec)}
+    pushing = {"abort-load": {(False, False, True)}, "tier-round-trip": {(True, False, True)}}
+    assert left == pushing.get(shape, left)
+    assert all(steps[-1] for steps in left)
+    assert shape in pushing or all(map(all, left))
 
 
 def test_a_server_is_asked_only_what_it_can_be_asked() -> None:

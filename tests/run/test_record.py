@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
@@ -65,6 +67,14 @@ def test_victims_are_held_for_as_long_as_the_pool_may_hold_them() -> None:
     for index in range(100):
         tested.observe_load(seen(Answer("r", Outcome.OK), n=100, index=index))
     assert len(tested.victims) == 20
+
+
+@pytest.mark.parametrize(("step", "victims"), [(0, 0), (1, 0), (2, 1)])
+def test_what_only_fills_the_pool_is_not_probed(step: int, victims: int) -> None:
+    tested, _ = record()
+    filler = replace(seen(Answer("r", Outcome.OK)).item, shape="abort-load", step=step)
+    tested.observe_load(replace(seen(Answer("r", Outcome.OK)), item=filler))
+    assert len(tested.victims) == victims
 
 
 def _answered(shape: str, ids: object, part_key: int, index: int, **fields: object) -> Observation:

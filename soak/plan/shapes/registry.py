@@ -59,6 +59,18 @@ MAKERS: dict[str, Shape] = {**SHAPES, planted.NAME: planted.make}
 DISRUPTIVE = frozenset(module.NAME for module in (pressure, tier_round_trip, pause_queue, abort_load))
 """Shapes that hurt whoever else uses the server; off unless the config says otherwise."""
 
+_PUSHING = frozenset({(abort_load.NAME, 0), (abort_load.NAME, 1), (tier_round_trip.NAME, 1)})
+"""Steps that only prepare: what they leave in the cache is there to push out, or to be pushed out."""
+
+
+def leaves_a_victim(item: Item) -> bool:
+    """Whether what the item leaves in the cache is worth asking about.
+
+    Dozens of prompts that fill a pool would keep probes from the few that something may have happened to.
+    """
+    return (item.shape, item.step) not in _PUSHING
+
+
 _NEEDS: dict[str, Callable[[Geometry], bool]] = {
     strict_json.NAME: lambda g: g.grammar,
     adapters.NAME: lambda g: bool(g.adapters),
