@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from soak.oracle.probe import RESUMES
+from soak.oracle.probe import PAIR_WORDS, RESUMES
 
 CONFIDENCE_ERROR = 0.01
 """Error of everything that is learned from controls, taken together: the calibration is right with 99%."""
 
 KINDS = len(RESUMES)
-"""Strata among which the error is shared; a kind that never occurs leaves its share unused. The invariance
-pairs are as many and have an error of the same size to themselves.
-"""
+"""Strata among which the error is shared; a kind that never occurs leaves its share unused."""
+
+PAIRS_ERROR = CONFIDENCE_ERROR * len(PAIR_WORDS) / KINDS
+"""Of the invariance pairs, which have an error to themselves: each a share as large as a resume kind's."""
 
 ABSOLUTE_ERROR = CONFIDENCE_ERROR * 0.8 / KINDS
 MAGNITUDE_ERROR = CONFIDENCE_ERROR * 0.1 / KINDS

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from soak.detect.calibration import Bounds
-from soak.detect.settings import CONFIDENCE_ERROR, DetectSettings
+from soak.detect.settings import CONFIDENCE_ERROR, PAIRS_ERROR, DetectSettings
 from soak.detect.sight import SOON, share_seen, share_seen_soon
 from soak.oracle.probe import ResumeKind
 
@@ -45,8 +45,10 @@ def guarantee(settings: DetectSettings, kinds: Sequence[KindGuarantee]) -> str:
         )
         if any(ResumeKind(kind).invariance for kind, _ in tolerance):
             parts.append(
-                "The bounds of invariance pairs hold together with as much confidence of their own, if the "
-                "same ids scored twice by the second way differ as much as by the first and the second."
+                f"The bounds of invariance pairs hold together with {1 - PAIRS_ERROR:.2%} confidence of "
+                "their own, if the same ids scored twice by the second way differ as much as by the first "
+                f"and the second ({ResumeKind.DECODE_BATCH.value}: if what is generated in a batch differs "
+                "from its cold pass as much as what is generated alone)."
             )
         if settings.run_length_words:
             parts.append(settings.run_length_words)

@@ -23,7 +23,7 @@ from soak.incident.trace import Trace
 __all__ = ["BundleError", "read_bundle", "write_bundle"]
 
 FORMAT = "soak-incident-bundle"
-SCHEMA = 2  # 1 without actions of an experiment
+SCHEMA = 3  # 2 without prompts beside that of a case; 1 without actions as well
 _JSON = "bundle.json"
 _README = "README.txt"
 _DTYPES = {
@@ -61,7 +61,7 @@ def write_bundle(folder: Path, trace: Trace, about: About) -> None:
     }
     if about.decisions:
         said["decisions"] = [dict(row) for row in about.decisions]
-    whole = {"format": FORMAT, "schema": SCHEMA if trace.acted else 1, "about": said, **rows_of(trace)}
+    whole = {"format": FORMAT, "schema": _schema_of(trace), "about": said, **rows_of(trace)}
     option = orjson.OPT_INDENT_2 if len(trace.sent) <= 1000 else 0
     try:
         text = orjson.dumps(whole, option=option | orjson.OPT_APPEND_NEWLINE)
@@ -75,6 +75,13 @@ def write_bundle(folder: Path, trace: Trace, about: About) -> None:
     files = {_JSON: text, _README: _readme(about, trace)}
     files |= {f"{name}.npy": npy(array, _DTYPES[name]) for name, array in arrays_of(trace).items()}
     write_folder(folder, files)
+
+
+def _schema_of(trace: Trace) -> int:
+    """The oldest that can say all of it, so that older ones of soak read what they can."""
+    if trace.case.beside:
+        return SCHEMA
+    return 2 if trace.acted else 1
 
 
 def _readme(about: About, trace: Trace) -> bytes:

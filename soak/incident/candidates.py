@@ -106,6 +106,8 @@ def _conditions(
     hit = trace.case.start > 0
     held["prefix_hit"] = hit if trace.case.outcome is ProbeOutcome.VALID else None
     held["fresh_request"] = None
+    # it spoils no cache: only what was generated beside others can be it
+    held["wide_decode"] = None if trace.case.kind is ResumeKind.DECODE_BATCH else False
     together = bool(history.beside_writer) or _any_together(trace)
     held["co_batched_prefill"] = held["others_decoding"] = together
     acted = {each.name for each in trace.acted}

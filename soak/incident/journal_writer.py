@@ -260,8 +260,11 @@ class JournalWriter:
         answer = seen.sent.answer
         if len(answer.output_ids):
             known.sources[("got", place)] = answer.output_ids
-        if seen.sent.start is not None and seen.sent.what != "locate" and not seen.control:
-            known.arrays[seen.sent.what] = answer.input_logprobs[1:]
+        if seen.sent.what not in ("locate", "companion") and not seen.control:
+            if seen.sent.start is not None:
+                known.arrays[seen.sent.what] = answer.input_logprobs[1:]
+            elif answer.output_logprobs.size:
+                known.arrays[seen.sent.what] = answer.output_logprobs
         return row
 
     def _passes_of(self, seen: PassSeen) -> _Passes:

@@ -13,13 +13,13 @@ import numpy as np
 
 from soak.incident.cuts import case_share
 from soak.incident.judge import Measured
+from soak.incident.pairs import Pair, alone, ask_pair
 from soak.incident.player import Player
 from soak.incident.trace import Case
 from soak.oracle.controls import make_control
 from soak.oracle.divergence import Divergence, diverge
-from soak.oracle.invariance import in_steps
 from soak.oracle.passes import Array, Passes, PassFailedError, Question
-from soak.oracle.probe import PAIR_WORDS, ProbeOutcome, ResumeKind
+from soak.oracle.probe import ProbeOutcome, ResumeKind
 from soak.oracle.victims import Victim
 from soak.plan.item import WrittenBy
 from soak.sglang.exchange import Answer, Outcome, TokenIds
@@ -129,21 +129,9 @@ class Asking:
 
     async def _two_ways(self, passes: Passes) -> None:
         """An invariance pair: nothing that load wrote has a part in it. Raises PassFailedError."""
-        case = self._case
-        steps = [end for end in case.steps if end <= case.start]
-        if not steps:
-            raise PassFailedError(
-                ProbeOutcome.REQUEST_FAILED,
-                f"{PAIR_WORDS[case.kind]}: which others shared the request, or what was evicted when, is not "
-                "in the trace, so this pair cannot be asked again; the run's seed plays it (`soak replay "
-                "--seed`)",
-            )
-        question = Question(self.player.salt(case.ids), case.start)
-        await self.player.gate(2 * len(question.ids))
-        self.cold = await passes.cold(question)
-        self.question = question
-        self.warm = await in_steps("warm", passes, question, steps)
-        self._pairs.append(diverge(self.warm, self.cold))
+        made = await ask_pair(passes, self.player, len(self._pairs))
+        self.question, self.warm, self.cold = made.question, made.warm, made.cold
+        self._pairs.append(made.divergence)
 
     async def _score_warm(self, passes: Passes, question: Question) -> Array:
         scored = await passes.score("warm", question.ids, question.start, self._namespace)
@@ -186,7 +174,8 @@ class Asking:
         again = await passes.cold(question)
         self._colds.append(diverge(again, cold))
         if self._case.kind.invariance:
-            return  # the cold passes say how noisy it is
+            self._control = await alone(passes, self.player)
+            return  # of the other pairs the cold passes say how noisy it is
         kind, victim = self._written_as(question)
         if not kind.controllable:
             self._notes.append(f"a resume of kind {kind.value} cannot be brought about at will: no control")
@@ -205,17 +194,17 @@ class Asking:
         if self.question is None or self.cold is None:
             return
         passes = self._passes()
-        await self.player.gate(2 * len(self.question.ids))
         if self._case.kind.invariance:
-            warm = await in_steps("warm", passes, self.question, self._case.steps)
+            made = await ask_pair(passes, self.player, len(self._pairs))
         else:
+            await self.player.gate(2 * len(self.question.ids))
             warm = await self._score_warm(passes, self.question)
-        cold = await passes.cold(self.question)
-        self._colds.append(diverge(cold, self.cold))
-        second = diverge(warm, cold)
-        if self._pairs and second.score > self._pairs[0].score:
-            self.warm, self.cold = warm, cold
-        self._pairs.append(second)
+            made = Pair(self.question, warm, await passes.cold(self.question))
+        if np.array_equal(made.question.ids, self.question.ids):  # else a batch has said something else
+            self._colds.append(diverge(made.cold, self.cold))
+        if self._pairs and made.divergence.score > self._pairs[0].score:
+            self.question, self.warm, self.cold = made.question, made.warm, made.cold
+        self._pairs.append(made.divergence)
 
     def _written_as(self, question: Question) -> tuple[ResumeKind, Victim]:
         """The kind of this replay's resume, and how its prefix was written, for the control."""

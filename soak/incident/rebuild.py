@@ -236,12 +236,15 @@ def _asked(
     passes = _passes(journal, probe)
     by_name = {row.what: row for row in reversed(passes)}
     answer_len = 0
+    kind = ResumeKind(probe.facts["kind"])
     if probe.number < 0:
         row = ids.load_row(probe.session, *_victim(probe))
         question, start = ids.whole(row), row.length - 1
         namespace, at_us = _namespace(row, ids), row.sent_us
     else:
-        asked = by_name.get("warm") or by_name.get("cold") or (passes[-1] if passes else None)
+        # of what was generated, the question is the cold pass that holds all of it
+        first = "cold" if kind is ResumeKind.DECODE_BATCH else "warm"
+        asked = by_name.get(first) or by_name.get("cold") or (passes[-1] if passes else None)
         if asked is None:
             raise IdsMissing("none of its passes is in the journal any more")
         question = ids.of(asked)
@@ -250,7 +253,6 @@ def _asked(
         answer_len = _answer_len(by_name.get("continuation"), question, start)
         if asked.what not in ("warm", "locate"):
             namespace = ""
-    kind = ResumeKind(probe.facts["kind"])
     victim = None if kind.invariance else _place_of_victim(probe, ids, place)
     arrays, scored = probe.arrays, len(question) - start - 1
     warm = arrays.get("warm", arrays.get("served", np.empty(0)))
@@ -279,6 +281,7 @@ def _asked(
         cold_again=arrays.get("confirming cold", arrays.get("cold repeat")),
         steps=_steps(passes, by_name.get("warm")),
         adapter=_adapter_of_case(probe, ids),
+        beside=_beside(passes, by_name.get("warm")),
     )
 
 
@@ -287,6 +290,14 @@ def _steps(passes: list[PromptRow], warm: PromptRow | None) -> tuple[int, ...]:
     if warm is None:
         return ()
     return tuple(row.length for row in passes if row.what == "step" and row.namespace == warm.namespace)
+
+
+def _beside(passes: list[PromptRow], warm: PromptRow | None) -> tuple[int, ...]:
+    """Lengths of the prompts of an invariance probe's request with others, in their order, 0 for its own."""
+    if warm is None:
+        return ()
+    rows = [row for row in passes if row.what in ("companion", "warm") and row.namespace == warm.namespace]
+    return tuple(0 if row is warm else row.length for row in rows) if len(rows) > 1 else ()
 
 
 def _adapter_of_case(probe: ProbeRow, ids: SentIds) -> str:

@@ -100,6 +100,8 @@ def _played(player: Player, asking: Asking) -> Trace | None:
         control=asking.control,
         namespace=was.namespace,
         adapter=was.adapter,
+        steps=was.steps,
+        beside=was.beside,
         victim=victim,
         answer_len=min(was.answer_len, len(question.ids) - question.start - 1),
         at_us=asking.asked_at_us,

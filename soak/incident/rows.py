@@ -28,6 +28,7 @@ _LONGEST_HELD_MS = 600_000
 _LONGEST = 4 << 20  # tokens of one prompt
 _HIGHEST_ID = 1 << 24
 _MOST_STEPS = 4096
+_MOST_BESIDE = 64  # prompts of one request
 
 E = TypeVar("E", bound=enum.StrEnum)
 
@@ -241,7 +242,10 @@ def _case(row: dict[str, Any], arrays: Mapping[str, npt.NDArray[np.generic]], pr
         cold_again=logprobs.get("cold_again"),
         steps=take.wholes("steps", len(ids)),
         adapter=take.text("adapter", default=""),
+        beside=take.wholes("beside", _LONGEST, most=_MOST_BESIDE),
     )
+    if made.beside and made.beside.count(0) != 1:
+        raise RowError("case.beside: one 0, for the prompt in question, is wanted")
     take.nothing_else([f.name for f in _CASE])
     return made
 
@@ -273,10 +277,10 @@ class _Row:
         """The same, or nothing."""
         return None if self._row.get(name) is None else self.whole(name, low, high)
 
-    def wholes(self, name: str, high: int) -> tuple[int, ...]:
+    def wholes(self, name: str, high: int, most: int = _MOST_STEPS) -> tuple[int, ...]:
         """Whole numbers in [0, high]; none if it is not there."""
         values = self._get(name, [])
-        fits = isinstance(values, list | tuple) and len(values) <= _MOST_STEPS
+        fits = isinstance(values, list | tuple) and len(values) <= most
         if not fits or any(type(value) is not int or not 0 <= value <= high for value in values):
             raise RowError(f"{self._path}.{name}: {_shown(values)}; whole numbers in 0 to {high} are wanted")
         return tuple(values)

@@ -82,7 +82,8 @@ class Case:
     answer_len: tokens of a cold continuation at the end of ids. at_us: when its first pass was sent, 0 if
     that is not known. outcome: VALID for an answer that differed; for a hard alarm what it was, in words in
     detail, and warm and cold may then be empty. cold_again: a repeated cold pass, None where there was none.
-    steps: of an invariance probe that wrote the ids in steps, where each ended.
+    steps: of an invariance probe that wrote the ids in steps, where each ended. beside: of one whose other
+    way was a request with others, the lengths of its prompts in their order, 0 for its own.
     """
 
     number: int
@@ -103,6 +104,7 @@ class Case:
     cold_again: Logprobs | None = None
     steps: tuple[int, ...] = ()
     adapter: str = ""
+    beside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

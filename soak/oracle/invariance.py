@@ -4,7 +4,8 @@ A fault may spoil the cold pass as well: a chunk boundary, a batch neighbour, a 
 question is asked cold in one request, and by another way: in several shorter requests that go on from each
 other, with chunks that begin elsewhere, in one request with others, or once more after the server has evicted
 what it knew. The control of a pair is the other way twice, cut or accompanied differently: it says how much
-that way differs from itself. No cache that load has written is asked about, and nothing is evicted for it.
+that way differs from itself. ``batch_decoding`` has one pair more, about what is generated. No cache that
+load has written is asked about, and nothing is evicted for it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from soak.oracle.batch_decoding import BatchDecoding
 from soak.oracle.divergence import diverge
 from soak.oracle.passes import Array, Passes, PassFailedError, Question, Scored
-from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
+from soak.oracle.probe import PAIR_WORDS, ProbeOutcome, ProbeResult, ResumeKind
 from soak.oracle.prober import Detecting, PassSeen, ProbeSettings, begun, ended
 from soak.oracle.victims import Victim, Victims
 from soak.plan.geometry import Geometry
 from soak.plan.item import Segment
 from soak.plan.words import Draw
+from soak.sglang.exchange import TokenIds
 from soak.sglang.session import Session
 
 SHAPE = "invariance"
@@ -31,8 +34,9 @@ SHAPE = "invariance"
 
 _SHORTEST_STEP = 16  # tokens
 _LEAST_SCORED = 16  # tokens; the ceilings look at so many
-COMPANIONS = 3
-"""Others in one request, at most."""
+COMPANIONS = 7
+"""Others in one request, at most: beside a prompt that is generated."""
+_SCORED_BESIDE = 3  # at most beside one that is scored, as all are of its length
 
 _REMEMBERED = 48  # cold passes that may be asked for again when they have been evicted
 
@@ -84,6 +88,9 @@ class Invariance:
         self._geometry, self._settings = geometry, settings
         self._seed, self._nonce = seed, nonce
         self._companions = min(companions, COMPANIONS)
+        self._decoding = BatchDecoding(
+            geometry, seed=seed, nonce=nonce, tokens=settings.continuation, companions=self._companions
+        )
         self._on_pass = on_pass
         self._kept = remembered
         self._remembered: deque[_Asked] = deque(maxlen=remembered)
@@ -110,11 +117,13 @@ class Invariance:
         result = begun(number, victim, SHAPE, asked.kind, self._session)
         result.resume_boundary = question.start
         try:
-            if question.start < 2 * _SHORTEST_STEP or len(question.ids) - question.start <= _LEAST_SCORED:
+            if asked.kind is ResumeKind.DECODE_BATCH:
+                question = await self._decode(result, question.ids, passes, draw)
+            elif question.start < 2 * _SHORTEST_STEP or len(question.ids) - question.start <= _LEAST_SCORED:
                 raise PassFailedError(
                     ProbeOutcome.TOO_SHORT, f"{len(question.ids)} tokens cannot be asked in two ways"
                 )
-            if asked.before is not None:
+            elif asked.before is not None:
                 await self._ask_again(result, question, passes, asked.before)
             else:
                 namespace = await self._ask(result, question, passes, draw)
@@ -129,9 +138,7 @@ class Invariance:
 
     def _chosen(self, number: int, draw: Draw) -> _Asked | None:
         """What to ask about, and by which other way. Before enough is remembered, nothing is asked again."""
-        kind = draw.choice(
-            [ResumeKind.IN_STEPS, ResumeKind.SHIFTED, ResumeKind.IN_A_BATCH, ResumeKind.RECOMPUTED]
-        )
+        kind = draw.choice(list(PAIR_WORDS))
         if kind is ResumeKind.RECOMPUTED and len(self._remembered) >= self._kept:
             return replace(self._remembered.popleft(), kind=kind)
         victim = self._victims.long_one(number)
@@ -142,6 +149,7 @@ class Invariance:
         without = {
             ResumeKind.RECOMPUTED: True,
             ResumeKind.IN_A_BATCH: not self._companions,
+            ResumeKind.DECODE_BATCH: not self._companions,
             ResumeKind.SHIFTED: question.start <= self._geometry.chunk,  # no chunk to begin elsewhere
         }
         return _Asked(ResumeKind.IN_STEPS if without.get(kind) else kind, question, victim, tail)
@@ -152,6 +160,12 @@ class Invariance:
         ids = np.concatenate([victim.ids, own])[: self._geometry.context_len - 1]
         scored = min(self._settings.max_scored, len(own), len(ids) // 2)
         return Question(ids, max(0, len(ids) - scored - 1))
+
+    async def _decode(self, result: ProbeResult, ids: TokenIds, passes: Passes, draw: Draw) -> Question:
+        """A prompt that begins as these ids do is continued in a batch and alone."""
+        prompt = self._decoding.prompt(ids, draw)
+        result.resume_boundary = len(prompt) - 1
+        return await self._decoding.ask(result, prompt, passes, draw)
 
     async def _ask(self, result: ProbeResult, question: Question, passes: Passes, draw: Draw) -> str:
         """Cold, the other way and the other way once more, in a drawn order; cold's namespace."""
@@ -188,6 +202,9 @@ class Invariance:
     async def _confirm(self, result: ProbeResult, question: Question, passes: Passes, draw: Draw) -> None:
         """Both ways once more; a pass that fails now leaves the first result standing."""
         try:
+            if result.kind is ResumeKind.DECODE_BATCH:
+                await self._decoding.confirm(result, question, passes, draw)
+                return
             cold = await passes.cold(question, "confirming cold")
             result.cold_repeat = diverge(cold, result.cold)
             if result.kind is ResumeKind.RECOMPUTED:
@@ -233,7 +250,7 @@ class Invariance:
     async def _in_a_batch(
         self, what: str, passes: Passes, question: Question, draw: Draw
     ) -> tuple[Array, str]:
-        count = draw.between(1, self._companions)
+        count = draw.between(1, min(_SCORED_BESIDE, self._companions))
         room = self._geometry.context_len - 1
         lengths = [
             draw.between(question.start + 2, min(room, len(question.ids) + self._grid)) for _ in range(count)

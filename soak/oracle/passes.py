@@ -199,22 +199,57 @@ class Passes:
         place: int,
     ) -> Scored:
         """The same in one request with others, as the prompt of that place. Others are longer than start."""
+        answer = await self._beside(what, ids, namespace, others=others, place=place, tokens=0, start=start)
+        return Scored(answer.input_logprobs[1:], answer.cached_tokens, 0, answer)
+
+    async def continue_beside(
+        self,
+        what: str,
+        ids: TokenIds,
+        tokens: int,
+        namespace: str,
+        *,
+        others: tuple[TokenIds, ...] = (),
+        place: int = 0,
+    ) -> Answer:
+        """``tokens`` greedy ones after these ids, with a logprob for each, alone or beside others that
+        generate as many."""
+        answer = await self._beside(what, ids, namespace, others=others, place=place, tokens=tokens)
+        for name, count in (("tokens", len(answer.output_ids)), ("logprobs", answer.output_logprobs.size)):
+            if count != tokens:
+                raise PassFailedError(
+                    ProbeOutcome.REQUEST_FAILED, f"{what} pass: {count} {name} came back, {tokens} asked"
+                )
+        return answer
+
+    async def _beside(
+        self,
+        what: str,
+        ids: TokenIds,
+        namespace: str,
+        *,
+        others: tuple[TokenIds, ...],
+        place: int,
+        tokens: int,
+        start: int | None = None,
+    ) -> Answer:
+        """The answer to one prompt of a request."""
         prompts = [*others[:place], ids, *others[place:]]
         answers = await self._session.generate(
             prompts,
             timeout_s=self._timeout_s,
-            max_new_tokens=0,
+            max_new_tokens=tokens,
             temperature=0.0,
             return_logprob=True,
             logprob_start_len=start,
             extra_key=namespace,
             routed_dp_rank=self._rank,
+            lora_path=self._adapter,
         )
         for number, (sent, answer) in enumerate(zip(prompts, answers, strict=True)):
             name = what if number == place else "companion"
-            self._seen(Pass(name, sent, 0, 0.0, start, namespace, answer))
-        answer = self._of_one_worker(what, self._good(what, answers[place]))
-        return Scored(answer.input_logprobs[1:], answer.cached_tokens, 0, answer)
+            self._seen(Pass(name, sent, tokens, 0.0, start, namespace, answer))
+        return self._of_one_worker(what, self._good(what, answers[place]))
 
     async def generate(
         self, what: str, ids: TokenIds, tokens: int, temperature: float, namespace: str | None

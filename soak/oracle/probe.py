@@ -33,6 +33,7 @@ class ResumeKind(enum.StrEnum):
     IN_A_BATCH = "in-a-batch"
     SHIFTED = "shifted"
     RECOMPUTED = "recomputed"
+    DECODE_BATCH = "decode-batch"
 
     @property
     def controllable(self) -> bool:
@@ -51,6 +52,7 @@ PAIR_WORDS: Mapping[ResumeKind, str] = MappingProxyType(
         ResumeKind.IN_A_BATCH: "the same ids, cold alone and cold in one request with others",
         ResumeKind.SHIFTED: "the same ids, cold in one request and with chunks that begin elsewhere",
         ResumeKind.RECOMPUTED: "the same ids, cold and once more after the server had evicted them",
+        ResumeKind.DECODE_BATCH: "the same tokens, generated in one request with others and cold by prefill",
     }
 )
 """The invariance pairs, each by what must agree."""

@@ -372,6 +372,25 @@ FAULTS: tuple[KnownFault, ...] = (
         ),
     ),
     KnownFault(
+        name="late-output-rows",
+        title="rows of a wide decode replay are handed out before the replay has written them",
+        report="",
+        cause=(
+            "A replay's output buffer is read as soon as its first rows are there, a quarter of the largest "
+            "captured batch. Rows past them are still what the last replay left in their place, so a request "
+            "there gets its tokens one step late, the first from whoever had the row before. Its keys, "
+            "values and states are its own: cached and cold agree, and what is generated alone is right. "
+            "Made with the conditions of SGLang #25187 (right up to 64 together, wrong at 256, without a "
+            "prefix cache), whose cause was not published."
+        ),
+        conditions=(
+            DECODE_GRAPH,
+            Condition(
+                "wide_decode", "more requests generate together than a quarter of the largest captured batch"
+            ),
+        ),
+    ),
+    KnownFault(
         name="identity-swap",
         title="two requests that end in one step get each other's output",
         report="",

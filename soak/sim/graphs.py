@@ -12,7 +12,7 @@ import numpy as np
 
 from soak.sim.config import SimConfig
 from soak.sim.inputs import DecodeInputs, ExtendInputs
-from soak.sim.numerics import I64
+from soak.sim.numerics import F64, I64
 
 PER_TOKEN = ("input_ids", "positions", "out_slots", "noise", "token_rows")
 CLEARED_PER_ROW = (
@@ -124,6 +124,8 @@ class DecodeGraphs:
         self._sizes = sorted(config.decode_graph_batch_sizes) if config.decode_graph else []
         largest = self._sizes[-1] if self._sizes else 0
         self.buffers = static_decode(largest)
+        self._late_from = max(1, largest // 4) if "late-output-rows" in config.faults else None
+        self._output: F64 | None = None
         self._hand_out_all = "stale-track-tail" in config.faults
 
     def size(self, batch: DecodeInputs) -> int | None:
@@ -145,3 +147,16 @@ class DecodeGraphs:
         # takes the last ``size`` of what it is given, and gets entries that an earlier replay left.
         indices = static.track_indices if self._hand_out_all else static.track_indices[:size]
         return DecodeInputs(live=live, track_indices=indices, **views)
+
+    def output(self, hidden: F64) -> F64:
+        """What a replay's hidden states, shape (size, hidden), are handed out as."""
+        if self._late_from is None:
+            return hidden
+        # Rows past the bound are read from the output buffer before this replay has written there: each is
+        # what the last replay left in its place. Keys, values and states of the row are all its own.
+        if self._output is None:
+            self._output = np.zeros((len(self.buffers.input_ids), hidden.shape[1]))
+        out = hidden.copy()
+        out[self._late_from :] = self._output[self._late_from : len(hidden)]
+        self._output[: len(hidden)] = hidden
+        return out

@@ -93,7 +93,8 @@ class Runner:
         """Run a decode batch."""
         size = self.decode_graphs.size(batch)
         if size is not None:
-            hidden = self.model.decode(self.decode_graphs.load(batch, size), DECODE_NOISE)[: batch.live]
+            replayed = self.model.decode(self.decode_graphs.load(batch, size), DECODE_NOISE)
+            hidden = self.decode_graphs.output(replayed)[: batch.live]
             self.replays += 1
         else:
             hidden = self.model.decode(batch, DECODE_NOISE)

@@ -55,4 +55,5 @@ def test_the_reasons_why_a_fault_is_unseen_are_rare_exceptions() -> None:
         "identity-swap",
         "slot-reuse-initial-state",
         "chunk-boundary-slip",
+        "late-output-rows",
     }

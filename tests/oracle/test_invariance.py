@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
+from soak.oracle.batch_decoding import LEAST_TOKENS
 from soak.oracle.invariance import SHAPE, Invariance
-from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
+from soak.oracle.probe import PAIR_WORDS, ProbeOutcome, ProbeResult, ResumeKind
 from soak.oracle.prober import PassSeen, ProbeSettings
 from soak.oracle.victims import Victims
 from soak.plan.geometry import Geometry
@@ -18,7 +19,7 @@ from tests.oracle.toy import ToySession
 
 GEOMETRY = Geometry(context_len=1000, chunk=100)
 SETTINGS = ProbeSettings(tail=40)
-CHOSEN = {ResumeKind.IN_STEPS, ResumeKind.SHIFTED, ResumeKind.IN_A_BATCH}
+CHOSEN = set(PAIR_WORDS) - {ResumeKind.RECOMPUTED}
 
 
 class Batches(ToySession):
@@ -57,6 +58,11 @@ def invariance(
     return asking, seen
 
 
+def bucket(result: ProbeResult) -> int:
+    """Of lengths: a prompt that is generated after is a part of a chunk of 100 tokens."""
+    return 512 if result.kind is not ResumeKind.DECODE_BATCH else 64 if result.resume_boundary < 64 else 128
+
+
 async def probes(asking: Invariance, count: int, first: int = 1) -> list[ProbeResult]:
     made = [await asking.probe(number) for number in range(first, first + count)]
     assert all(result is not None for result in made)
@@ -72,14 +78,17 @@ async def test_on_a_healthy_server_all_ways_agree_to_the_last_bit() -> None:
         assert result.valid, result.detail
         assert result.divergence is not None
         assert result.divergence.zero
-        assert result.divergence.tokens == SETTINGS.tail
+        generated = result.kind is ResumeKind.DECODE_BATCH
+        assert result.divergence.tokens == (LEAST_TOKENS if generated else SETTINGS.tail)
         assert result.control is not None
         assert result.control.zero
-        assert result.stream == f"{SHAPE}/512/{result.kind.value}"
+        assert result.stream == f"{SHAPE}/{bucket(result)}/{result.kind.value}"
         assert result.ways
         mine = [p.sent for p in seen if p.number == result.number]
-        assert result.tokens_spent == sum(p.answer.prompt_tokens - p.answer.cached_tokens for p in mine)
-        assert result.tokens_spent >= 3 * 400
+        assert result.tokens_spent == sum(
+            p.answer.prompt_tokens - p.answer.cached_tokens + p.answer.completion_tokens for p in mine
+        )
+        assert result.tokens_spent >= (4 * result.resume_boundary if generated else 3 * 400)
         assert None not in {p.namespace for p in mine}  # nothing that load wrote is touched
 
 
@@ -104,6 +113,8 @@ async def test_a_fault_of_the_cold_pass_alone_shows_in_the_pair_and_not_in_its_c
     session.whole = -0.5
     asking, _ = invariance(session, asked=Asked("looks bad"))
     for result in await probes(asking, 24):
+        if result.kind is ResumeKind.DECODE_BATCH:
+            continue  # cold is what both of its generations are held against
         assert result.divergence is not None
         assert result.control is not None
         assert result.control.zero
@@ -148,7 +159,7 @@ async def test_a_stream_is_of_the_worker_that_answered_every_pass() -> None:
     asking, _ = invariance(session)
     made = await probes(asking, 24)
     assert {r.kind for r in made} == CHOSEN
-    assert {r.stream for r in made} == {f"{SHAPE}/512@w1/{kind.value}" for kind in CHOSEN}
+    assert {r.stream for r in made} == {f"{SHAPE}/{bucket(r)}@w1/{r.kind.value}" for r in made}
 
 
 async def test_what_one_worker_said_is_not_held_against_another_one() -> None:
@@ -166,8 +177,9 @@ async def test_what_one_worker_said_is_not_held_against_another_one() -> None:
 
 async def test_without_ids_nothing_is_asked_and_few_are_too_short() -> None:
     asking, seen = invariance(Batches(), length=8)
-    assert {r.outcome for r in await probes(asking, 3)} == {ProbeOutcome.TOO_SHORT}
-    assert not seen
+    made = [r for r in await probes(asking, 8) if r.kind is not ResumeKind.DECODE_BATCH]
+    assert {r.outcome for r in made} == {ProbeOutcome.TOO_SHORT}
+    assert not {p.number for p in seen} & {r.number for r in made}
     asking._victims = Victims(1)
     assert await asking.probe(9) is None
 

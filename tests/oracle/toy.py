@@ -72,7 +72,7 @@ class ToySession:
         raw = ids.astype(np.int32)
         extra = self.corrupt(namespace, cached) if cached else 0.0
         answer = Answer("r", Outcome.OK, prompt_tokens=len(ids), cached_tokens=cached)
-        if fields.get("return_logprob"):
+        if fields.get("return_logprob") and start is not None:
             assert isinstance(start, int)
             values = [float("nan")]
             for i in range(start + 1, len(ids)):
@@ -84,10 +84,17 @@ class ToySession:
         assert isinstance(wanted, int)
         if wanted:
             seed = int.from_bytes(hashlib.blake2b(raw.tobytes(), digest_size=4).digest(), "big")
-            answer.output_ids = np.random.default_rng(seed + self._serial).integers(
+            sampled = self._serial if fields.get("temperature") else 0
+            answer.output_ids = np.random.default_rng(seed + sampled).integers(
                 10, 900, wanted, dtype=np.int32
             )
             answer.completion_tokens = wanted
+            if fields.get("return_logprob"):
+                whole = np.concatenate([raw, answer.output_ids])
+                places = range(len(raw), len(whole))
+                answer.output_logprobs = np.array(
+                    [logprob(whole[:i].tobytes(), int(whole[i])) for i in places]
+                )
         written = np.concatenate([raw, answer.output_ids[:-1]]) if wanted else raw
         self.cached.setdefault(namespace, []).append(written.tobytes())
         return (answer,)

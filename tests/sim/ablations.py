@@ -243,6 +243,14 @@ def chunk_boundary_slip(sim: Direct, missing: str) -> float:
     return worst(scores(whole) - scores(steps))
 
 
+def late_output_rows(sim: Direct, missing: str) -> float:
+    """Prompts of one length generate together: what each was served, against a cold prefill of it."""
+    count = 2 if missing == "wide_decode" else 4
+    sent = [sim.send(prompt(60, seed=i), new=24, score_from=60, key=f"k{i}") for i in range(count)]
+    sim.drain()
+    return max(served_minus_cold(sim, r, f"cold{i}") for i, r in enumerate(sent))
+
+
 ABLATIONS: dict[str, Ablation] = {
     "stale-track-rows": Ablation(
         stale_track_rows,
@@ -326,5 +334,8 @@ ABLATIONS: dict[str, Ablation] = {
     ),
     "chunk-boundary-slip": Ablation(
         chunk_boundary_slip, bound=0.1, without={"chunked_prefill": {"chunked_prefill_size": -1}}
+    ),
+    "late-output-rows": Ablation(
+        late_output_rows, bound=0.5, without={"decode_graph": {"decode_graph": False}}
     ),
 }

@@ -115,6 +115,12 @@ SCENES: tuple[Scene, ...] = (
         settings=MappingProxyType({"chunked_prefill_size": 40}),
         unseen="cold passes are spoiled alike; only invariance probes see it, and the bench makes none",
     ),
+    _of(
+        "late-output-rows",
+        acts.prefilled,
+        p0_max=LOOSE,
+        unseen="every cache is right; only what is generated in a batch differs, and the bench makes none",
+    ),
     _of("identity-swap", acts.prefilled, p0_max=LOOSE, unseen="both caches are right; only a canary sees it"),
     _of("state-not-restored", acts.prefilled, p0_max=LOOSE),
     _of("middle-truncated", acts.prefilled, p0_max=LOOSE),
