@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib.resources
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from soak.cli.stoppable import fail
 from soak.export.closing import EXIT_WORDS, VERDICT_SENTENCES, wrapped
 from soak.run.exit_code import ExitCode
 
+_LABEL = re.compile(r"\{\{ *\.Labels\.(\w+) *\}\}")
 _SUFFIXES = ("_bucket", "_sum", "_count", "_total", "_info")
 
 
@@ -93,13 +95,18 @@ def _alerts() -> Iterator[Entry]:
     for alert in yaml.safe_load(alerts_file().read_text(encoding="utf-8"))["alerts"]:
         severity = {"page": "somebody gets up", "ticket": "somebody looks at it in working hours"}
         told = (
-            f"{alert['summary']}.",
-            alert["description"],
+            f"{_words(alert['summary'])}.",
+            _words(alert["description"]),
             f"Severity {alert['severity']}: {severity.get(alert['severity'], '')}.",
             f"Fires where: {' '.join(alert['expr'].split())}",
             f"What to do: docs/runbooks/{alert['name']}.md",
         )
         yield Entry("alert", alert["name"], told)
+
+
+def _words(text: str) -> str:
+    """Prometheus' templates as words for a reader: the label's name in capitals stands for its value."""
+    return " ".join(_LABEL.sub(lambda found: found[1].upper(), text).split())
 
 
 def _metrics() -> Iterator[Entry]:

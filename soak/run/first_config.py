@@ -102,13 +102,9 @@ def _states(target: Target) -> str:
     geometry = target.geometry
     if not geometry.hybrid:
         return "no recurrent state: a prefix can be resumed at any page"
-    grid = (
-        "at places it does not say"
-        if geometry.state_grid is None
-        else f"every {geometry.state_grid:,} tokens"
-    )
-    decode = f", by decode every {geometry.track_interval:,}" if geometry.track_interval else ""
-    return f"recurrent state, kept by prefill {grid}{decode}: a prefix can be resumed there only"
+    decode = f", by decode every {geometry.track_interval:,} tokens" if geometry.track_interval else ""
+    # nobody has tried yet where prefill keeps one, and what the geometry holds for it is the cautious guess
+    return f"recurrent state, kept by prefill at places that the doctor learns by trying{decode}"
 
 
 def _determinism(target: Target) -> str:

@@ -28,6 +28,7 @@ def test_everything_that_has_a_name_can_be_explained() -> None:
     for entry in known:
         assert entry.words, entry.name
         assert all(words.strip() for words in entry.words), entry.name
+        assert "{{" not in "".join(entry.words), "a template is nothing for a reader"
         assert find(entry.name, known) == entry
 
 
@@ -40,6 +41,7 @@ def test_everything_that_has_a_name_can_be_explained() -> None:
         ("stale-track-tail", "SGLang #32555"),
         ("prefix-hit", "shared-prefix (load.shapes)"),
         ("SoakDown", "docs/runbooks/SoakDown.md"),
+        ("SoakCacheCorruption", "The prefix cache of fleet FLEET serves something else"),
         ("soak_requests_total", "A counter, by outcome, shape."),
         ("soak_request_latency_seconds_bucket", "A histogram, by shape."),
     ],

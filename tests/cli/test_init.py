@@ -57,6 +57,8 @@ def test_the_config_is_valid_on_whatever_server(context: int, pool: int | None, 
     assert config.target.allow_load
     assert config.budget.in_flight == 4
     assert all(len(line) <= 120 for line in text.splitlines())
+    assert "every 512" not in text, "a guess must not be said as if it were known"
+    assert ("by decode every 256 tokens" in text) is hybrid
 
 
 def test_a_server_with_other_people_on_it_is_shared() -> None:

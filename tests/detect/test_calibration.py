@@ -50,6 +50,17 @@ def test_looks_share_the_error_and_each_can_hold(p0_max: float) -> None:
         assert look.rank <= look.comparisons
 
 
+@pytest.mark.parametrize(
+    ("number", "allowed", "rank", "factor"),
+    [(0, 0, 1, 1.0), (1, 0, 1, 2.0), (2, 0, 1, 4.0), (3, 4, 2, 1.0), (4, 8, 3, 1.0), (5, 16, 5, 1.0)],
+)
+def test_first_looks_widen_the_bound_and_later_ones_allow_exceedances(
+    number: int, allowed: int, rank: int, factor: float
+) -> None:
+    look = plan_look(number, 0.2, ABSOLUTE_ERROR)
+    assert (look.allowed, look.rank, look.factor) == (allowed, rank, factor)
+
+
 def test_controls_needed_without_an_exceedance() -> None:
     assert controls_needed(0.2) == 60
     assert controls_needed(0.01) == 1332

@@ -145,6 +145,18 @@ def test_declared_bound_needs_a_cold_pass_under_it() -> None:
     assert run(watching, *unrepeated) == []
 
 
+def test_an_alarm_says_what_was_over_which_bound_and_what_the_pairs_showed() -> None:
+    (alarm,) = run(detector(), *(confirmed(onset(i)) for i in range(3)))
+    assert "median |d| of the first 16 tokens over 0.25" in alarm.evidence
+    assert "3 of 3 confirming pairs" in alarm.evidence
+    forgot = [confirmed(onset(i, 0.0, amnesia=lost(0.5))) for i in range(3)]
+    (alarm,) = run(detector(), *forgot)
+    assert alarm.channel == AMNESIA
+    assert "amnesia over 0.25" in alarm.evidence
+    (alarm,) = run(detector(1e-4), *(over(i) for i in range(3)))
+    assert "max |d| over 0.0001" in alarm.evidence
+
+
 def test_what_is_at_the_declared_bound_is_not_over_it() -> None:
     bound = 1e-3  # what ``over`` puts into its probes
     assert not over_declared(over(1), bound)

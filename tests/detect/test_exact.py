@@ -4,7 +4,7 @@ import json
 
 from soak.detect.detector import Detector
 from soak.detect.exact import ExactMode
-from soak.detect.settings import DetectSettings
+from soak.detect.settings import HANDFUL, DetectSettings
 from soak.detect.verdict import Verdict
 from soak.oracle.probe import ResumeKind
 from tests.detect.synthetic import divergence, probe, repeated
@@ -160,3 +160,16 @@ def test_state_round_trip() -> None:
     again.restore(json.loads(json.dumps(detector.state(), allow_nan=False)))
     assert again.report() == detector.report()
     assert mode(again) == "exact"
+
+
+def test_a_condition_met_by_fewer_than_a_handful_does_not_hold_the_other_up() -> None:
+    exact = ExactMode(True, TOKENS)
+    exact.add_cold(divergence(0.0, TOKENS), True)
+    exact.add_control("prefill", divergence(0.0, TOKENS), True)
+    for number in range(HANDFUL):
+        exact.judge(probe(number, 0.0, under_load=True))
+    for number in range(HANDFUL - 1):
+        exact.judge(probe(number, 0.0, under_load=False))
+    assert exact.in_force("prefill")
+    exact.judge(probe(99, 0.0, under_load=False))
+    assert not exact.in_force("prefill")

@@ -73,6 +73,23 @@ def test_probes_slow_down_when_they_evict_what_they_look_for() -> None:
     assert tested.short_of() == ""
 
 
+@pytest.mark.parametrize(
+    ("evicted", "others", "slower"), [(49, 0, False), (50, 0, True), (5, 45, False), (6, 44, True)]
+)
+def test_over_a_tenth_of_the_last_fifty_is_what_slows_them_down(
+    evicted: int, others: int, slower: bool
+) -> None:
+    clock = Clock()
+    tested = budget(clock, pool=0.5)
+    for _ in range(others):
+        tested.record(result(0))
+    for _ in range(evicted):
+        tested.record(result(0, ProbeOutcome.EVICTED))
+    tested.spend(5000)
+    clock.now = 61
+    assert (tested.short_of() == "pool-share") is slower
+
+
 def test_probes_wait_for_the_tokens_they_share_with_load() -> None:
     clock = Clock()
     allowance = Allowance(100, clock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -201,3 +202,39 @@ async def test_the_same_number_asks_the_same() -> None:
         await probes(asking, 5)
         asked.append([(np.asarray(r["ids"]).tolist(), r.get("extra_key")) for r in session.requests])
     assert asked[0] == asked[1]
+
+
+@pytest.mark.parametrize(("tail", "outcome"), [(15, ProbeOutcome.TOO_SHORT), (16, ProbeOutcome.VALID)])
+async def test_sixteen_tokens_are_enough_to_be_scored(tail: int, outcome: ProbeOutcome) -> None:
+    victims = Victims(1)
+    victims.add(victim(400))
+    session = Batches()
+    asking = Invariance(
+        session,  # type: ignore[arg-type]
+        victims,
+        Asked(),
+        GEOMETRY,
+        ProbeSettings(tail=tail),
+        seed=5,
+        nonce=6,
+    )
+    (result,) = await probes(asking, 1)
+    assert result.outcome is outcome
+
+
+async def test_companions_are_from_one_to_as_many_as_there_may_be() -> None:
+    class Counting(Batches):
+        prompts: ClassVar[set[int]] = set()
+
+        async def generate(self, prompts: Iterable[TokenIds], **fields: object) -> tuple[Answer, ...]:
+            together = list(prompts)
+            self.prompts.add(len(together))
+            return await super().generate(together, **fields)
+
+    asking, _ = invariance(Counting())
+    await probes(asking, 60)
+    assert Counting.prompts == {1, 2, 3, 4}
+    Counting.prompts.clear()
+    asking, _ = invariance(Counting(), companions=1)
+    await probes(asking, 60)
+    assert Counting.prompts == {1, 2}

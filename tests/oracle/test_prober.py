@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
-from soak.oracle.prober import Prober, ProbeSettings, Standalone
+from soak.oracle.prober import PassSeen, Prober, ProbeSettings, Standalone
 from soak.oracle.victims import Victim, Victims
 from soak.plan.geometry import Geometry
 from soak.plan.item import WrittenBy
@@ -49,7 +50,11 @@ def victim(n: int = 100, generated: int = 0) -> Victim:
 
 
 def prober(
-    session: ToySession, held: Victim, settings: ProbeSettings = SETTINGS, asked: Asked | None = None
+    session: ToySession,
+    held: Victim,
+    settings: ProbeSettings = SETTINGS,
+    asked: Asked | None = None,
+    on_pass: Callable[[PassSeen], None] = lambda _: None,
 ) -> Prober:
     victims = Victims(1)
     victims.add(held)
@@ -62,6 +67,7 @@ def prober(
         settings,
         seed=1,
         nonce=2,
+        on_pass=on_pass,
     )
 
 
@@ -414,3 +420,24 @@ async def test_without_candidates_there_is_no_such_figure() -> None:
     assert result.valid
     assert result.coarsened is None
     assert not any(r.get("top_logprobs_num") for r in session.requests)
+
+
+async def test_a_pass_names_the_tokens_that_followed_its_victims() -> None:
+    held, seen = victim(), list[PassSeen]()
+    assert await prober(ToySession(), held, on_pass=seen.append).probe(1)
+    scored = [one for one in seen if one.sent.what in {"warm", "cold"}]
+    assert len(scored) == 2
+    for one in scored:
+        assert one.victim is held
+        tail = one.tail.ids(1, 2, Geometry(context_len=1000))
+        assert np.array_equal(one.sent.ids, np.concatenate([held.ids, tail]))
+
+
+@pytest.mark.parametrize("retracted", [False, True])
+async def test_only_a_resume_that_cannot_be_copied_says_so(retracted: bool) -> None:
+    held = victim(generated=20)
+    held.retractions = int(retracted)
+    result = await probe(ToySession(), held)
+    assert result.valid
+    assert (result.kind is ResumeKind.RETRACTED) is retracted
+    assert ("cannot be brought about at will" in result.control_note) is retracted

@@ -88,3 +88,12 @@ def test_with_ages_a_victim_is_left_alone_for_a_while_and_again() -> None:
     assert 512 < max(ages) <= 1025
     for low in (4, 8, 16, 32, 64, 128, 256, 512):  # every doubling has its share
         assert 20 < sum(low < age <= 2 * low + 1 for age in ages) < 90
+
+
+def test_without_ages_any_is_ready_at_once() -> None:
+    victims = Victims(1)
+    assert victims.ready is False
+    victims.add(victim(1))
+    assert victims.ready is True
+    victims.clear()
+    assert victims.ready is False
