@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ def journal_options(command: F) -> F:
     """--state, --out and --journal, as arguments ``state``, ``out`` and ``journal`` of the command."""
     path = click.Path(path_type=Path)
     command = click.option("--journal", type=path, help="A journal by its own path (journal.path).")(command)
-    command = click.option("--out", type=path, help="Folder of a run without a state file.")(command)
+    command = click.option("--out", type=path, help="Folder of a run.")(command)
     return click.option("--state", type=path, help="State file of a run; its journal lies beside it.")(
         command
     )
@@ -35,6 +36,8 @@ def journal_file(state: Path | None, out: Path | None, journal: Path | None) -> 
         raise ConfigError("--state, --out and --journal each name a journal: give one of them")
     if journal is not None:
         return journal
+    if out is not None and not (out / JOURNAL_NAME).exists():
+        return _where_it_says(out) or journal_path(None, out)
     if state is not None or out is not None:
         return journal_path(state, out or Path())
     found = sorted(RUNS.glob(f"*/{JOURNAL_NAME}"), key=lambda path: path.parent.name)
@@ -43,3 +46,12 @@ def journal_file(state: Path | None, out: Path | None, journal: Path | None) -> 
             f"no journal in {RUNS}/*/: name the run's --state FILE or --out DIR, or its --journal FILE"
         )
     return found[-1]
+
+
+def _where_it_says(out: Path) -> Path | None:
+    """Where a finished run that kept its journal elsewhere says it is; None where nothing says so."""
+    try:
+        facts = json.loads((out / "summary.json").read_bytes())["journal"]
+        return Path(facts["path"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

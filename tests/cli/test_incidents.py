@@ -127,3 +127,16 @@ def test_without_an_option_the_newest_run_is_meant(
         (folder / "journal.sqlite").read_bytes()
     )
     assert NAME in incidents().output
+
+
+def test_a_run_with_a_state_file_elsewhere_is_named_by_its_folder_as_well(
+    folder: Path, tmp_path: Path
+) -> None:
+    summary = tmp_path / "summary.json"
+    summary.write_text(json.dumps({"journal": {"path": str(folder / "journal.sqlite")}}))
+    assert NAME in incidents("--out", tmp_path).output
+    for unread in ("{}", '{"journal": null}', "[]", "no JSON"):
+        summary.write_text(unread)
+        found = incidents("--out", tmp_path)
+        assert found.exit_code == ExitCode.USAGE
+        assert "there is no such file" in found.stderr

@@ -12,6 +12,7 @@ from soak.detect.ceilings import (
     HITS,
     ONSET,
     ONSET_CEILING,
+    ceiling_confirmed,
     ceilings_over,
     control_floor_reason,
     control_onset_reason,
@@ -143,6 +144,14 @@ def test_declared_bound_needs_a_cold_pass_under_it() -> None:
     for result in unrepeated:
         result.cold_repeat = None
     assert run(watching, *unrepeated) == []
+
+
+@pytest.mark.parametrize(("pair", "shows"), [(0.25, True), (0.2499, False)])
+def test_a_pair_shows_it_from_half_of_it_on(pair: float, shows: bool) -> None:
+    forgot = confirmed(probe(1, 1.0, amnesia=lost(0.5)))
+    forgot.confirmation = divergence(pair)  # a quarter of the score: differences of half the size
+    assert ceiling_confirmed(forgot, AMNESIA) is shows
+    assert ceiling_confirmed(confirmed(onset(1), pair=pair / 2), ONSET) is shows  # of a ceiling of 0.25
 
 
 def test_an_alarm_says_what_was_over_which_bound_and_what_the_pairs_showed() -> None:

@@ -131,6 +131,23 @@ def test_a_kind_without_calibration_holds_clean_back_from_the_fifth_probe_on() -
     assert "could not be made" in report.kinds[0].note
 
 
+@pytest.mark.parametrize("kind", [ResumeKind.HOST, ResumeKind.RETRACTED, ResumeKind.IN_STEPS])
+def test_a_kind_that_nobody_waits_for_does_not_hold_clean_back(kind: ResumeKind) -> None:
+    detector = calibrated()
+    for number in range(9):
+        detector.observe(probe(number))
+        detector.observe(probe(100 + number, kind=kind))
+    assert detector.report().verdict is Verdict.CLEAN
+
+
+def test_nothing_is_asked_again_for_a_probe_that_is_none() -> None:
+    detector = Detector(DetectSettings(max_abs_d=1e-4))
+    far = divergence(1e-8, max_abs=1e-3)
+    assert detector.wants_repeat(probe(1, divergence=far)) is not None
+    assert detector.wants_repeat(probe(1, divergence=far, outcome=ProbeOutcome.BOUNDARY_MOVED)) is None
+    assert detector.wants_repeat(probe(1, divergence=None)) is None
+
+
 def test_a_few_probes_of_nothing_but_uncalibrated_kinds_are_not_clean() -> None:
     detector = Detector(SMOKE)
     detector.observe(probe(1))

@@ -54,6 +54,15 @@ def test_entered_per_kind_once_colds_and_controls_agreed_long_enough() -> None:
     assert mode(detector, ResumeKind.DECODE) == "calibrating"
 
 
+def test_more_controls_may_bring_it_until_it_is_there_and_never_without_the_servers_word() -> None:
+    assert not Detector(DetectSettings()).exact_may_come(PREFILL)
+    detector = deterministic()
+    assert detector.exact_may_come(PREFILL)
+    agreed(detector, loaded=True)
+    agreed(detector, loaded=False)
+    assert not detector.exact_may_come(PREFILL)
+
+
 def test_not_entered_without_repeated_colds() -> None:
     detector = agreed(deterministic(), cold=False)
     detector.observe(probe(1, 0.0, under_load=True))

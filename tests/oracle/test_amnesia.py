@@ -35,3 +35,9 @@ def test_shapes_and_nan() -> None:
         amnesia(COLD, COLD, BLANK[:3])
     with pytest.raises(ValueError, match="not finite"):
         amnesia(COLD, COLD, BLANK * np.nan)
+
+
+def test_the_least_that_can_be_forgotten_still_counts() -> None:
+    """Halves and quarters, so that the sum is the bound to the last bit."""
+    cold = np.full(4, -1.0)
+    assert amnesia(cold, cold, cold - MIN_DENOMINATOR / 4).ratio == 0.0
