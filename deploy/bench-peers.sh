@@ -26,12 +26,14 @@ have() { # NAME PACKAGE...
   echo "peers: $("$folder/$name/bin/python" -c "from importlib.metadata import version; print('$name', version('$name'))")"
 }
 
-for name in ${*:-guidellm aiperf locust sglang}; do
-  case $name in
-  # bench_serving needs no engine: without its dependencies SGLang is a few megabytes instead of nine gigabytes
-  sglang) have sglang --no-deps sglang && "$folder/sglang/bin/python" -m pip install -qq \
-    aiohttp numpy requests tqdm transformers pybase64 pydantic pillow orjson packaging datasets >>"$folder/sglang.log" 2>&1 ;;
-  *) have "$name" "$name" ;;
-  esac
+# sglang.bench_serving imports torch and most of the engine: with all of it an environment takes nine gigabytes. Name one
+# that is there as SGLANG_ENV, or ask for it by name.
+if [ -n "${SGLANG_ENV:-}" ]; then
+  rm -rf "${folder:?}/sglang"
+  ln -s "$(cd "$SGLANG_ENV" && pwd)" "$folder/sglang"
+  echo "peers: sglang is that of $SGLANG_ENV"
+fi
+for name in ${*:-guidellm aiperf locust}; do
+  have "$name" "$name"
 done
 exit $missing

@@ -47,7 +47,7 @@ Examples:
 )
 @click.option("--short", is_flag=True, help="A minute of it, for CI.")
 @click.option("--rounds", type=click.IntRange(1, 100), help="Of each client.")
-@click.option("--seconds", type=click.FloatRange(0.2, 600), help="Of one round.")
+@click.option("--requests", type=click.IntRange(100, 1_000_000), help="Of one round.")
 @click.option(
     "--peers",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -70,7 +70,7 @@ def load(
     *,
     short: bool,
     rounds: int | None,
-    seconds: float | None,
+    requests: int | None,
     peers: Path | None,
     at_least: float | None,
     whole_at_least: float | None,
@@ -89,8 +89,8 @@ def load(
     extent = bench.SHORT if short else bench.Extent()
     if rounds is not None:
         extent = replace(extent, rounds=rounds)
-    if seconds is not None:
-        extent = replace(extent, seconds=seconds)
+    if requests is not None:
+        extent = replace(extent, requests=requests)
     try:
         with Patience(sys.stderr) as patience:
             found, missing = others.installed(peers) if peers else ((), {})

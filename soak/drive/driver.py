@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -100,8 +100,7 @@ class Driver:
             if now - intended > _PATIENCE_S:
                 self._too_late(sum(len(i.prompts) for i in items if i.parent is None))
                 continue
-            self._on_begin(root.index)
-            task = asyncio.create_task(self.scene(items, intended, end))
+            task = asyncio.create_task(self.begin(items, intended, end))
             self._tasks.add(task)
             task.add_done_callback(self._scene_ended)
         await asyncio.sleep(max(0.0, end - time.monotonic()))
@@ -136,11 +135,17 @@ class Driver:
             await asyncio.wait(late, timeout=1.0)
         return len(late)
 
-    async def scene(self, items: tuple[Item, ...], intended: float, end: float) -> None:
-        """The steps of one index, each after its parent or the step before it; none begins after ``end``.
+    def begin(self, items: tuple[Item, ...], intended: float, end: float) -> Coroutine[Any, Any, None]:
+        """One index begins now, and the next one may be planned; to be awaited, its steps.
 
-        ``run`` does this for each index when it is due; times are seconds of ``time.monotonic()``.
+        ``run`` does this for each index when it is due; none of the steps begins after ``end``. Times are
+        seconds of ``time.monotonic()``.
         """
+        self._on_begin(items[0].index)
+        return self._scene(items, intended, end)
+
+    async def _scene(self, items: tuple[Item, ...], intended: float, end: float) -> None:
+        """The steps of one index, each after its parent, or after the step before it."""
         finished: dict[int, tuple[TokenIds, Answer]] = {}
         for item in items:
             before: TokenIds | None = None
@@ -178,6 +183,17 @@ class Driver:
         # counted before anybody else gets to look: several that wait would all find the same free places
         companions = self.in_flight
         self.in_flight += len(prompts)
+        if item.hold is None and (item.batched or len(prompts) == 1):  # most: no task of its own
+            sent = [await self._send(item, 0, prompts, intended, before=companions, held=False)]
+        else:
+            sent = await self._send_together(item, prompts, intended, companions)
+        good = [pair for group in sent for pair in group if pair[1].ok]
+        return good[-1] if good else None
+
+    async def _send_together(
+        self, item: Item, prompts: list[TokenIds], intended: float, companions: int
+    ) -> list[list[tuple[TokenIds, Answer]]]:
+        """Several requests at once, or one around which the server is paused."""
         groups = [prompts] if item.batched else [[ids] for ids in prompts]
         async with contextlib.AsyncExitStack() as stack:
             held = False
@@ -192,9 +208,7 @@ class Driver:
             if item.hold is not None:
                 stack.push_async_callback(_ended, sending)
                 await self._hold(item.hold, sending, max(len(ids) for ids in prompts))
-            sent = await sending
-        good = [pair for group in sent for pair in group if pair[1].ok]
-        return good[-1] if good else None
+            return await sending
 
     async def _hold(self, hold: Hold, sending: asyncio.Future[Any], tokens: int) -> None:
         """Keep the server paused for as long as the plan says, from now or from its time on."""
@@ -236,6 +250,8 @@ class Driver:
 
     def _free(self, prompts: int) -> None:
         self.in_flight -= prompts
+        if not self._waiting:
+            return
         for place in list(itertools.islice(self._waiting, prompts)):
             self._waiting.pop(place)
             if not place.done():

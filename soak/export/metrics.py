@@ -11,7 +11,7 @@ from collections import Counter as Tallied
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from soak.detect.verdict import Alarm, DetectorReport, Verdict
 from soak.drive.coverage_state import ConjunctionCoverage, CoverageState
@@ -37,6 +37,41 @@ from soak.sglang.exchange import Outcome
 MODES = ("exact", "tolerance", "calibrating")
 ACKED = ("no", "known", "until")
 RESTARTED = {True: "yes", False: "no", None: "unknown"}
+
+
+class _ShapeSeries:
+    """The series of one shape's load, looked up once: a look-up by labels costs more than counting."""
+
+    def __init__(self, load: LoadFamilies, shape: str) -> None:
+        self._load, self._shape = load, shape
+        self._outcomes: dict[Outcome, Counter] = {}
+        self._inter_token: Histogram | None = None
+        self._ttft: Histogram | None = None
+        self.retractions, self.late = load.retractions.labels(shape), load.late.labels(shape)
+        self.latency = load.latency.labels(shape)
+        self.prompt_tokens = load.prompt_tokens.labels(shape)
+        self.completion_tokens = load.completion_tokens.labels(shape)
+        self.cached_tokens = load.cached_tokens.labels(shape)
+
+    def outcome(self, outcome: Outcome) -> Counter:
+        """Requests that came to it."""
+        found = self._outcomes.get(outcome)
+        if found is None:
+            found = self._outcomes[outcome] = self._load.requests.labels(self._shape, outcome.value)
+        return found
+
+    def took(self, seen: Observation) -> None:
+        """The times of one good answer."""
+        self.latency.observe(max(0.0, seen.latency_s))
+        ttft = seen.ttft_s
+        if ttft is None:
+            return  # not streamed
+        if self._ttft is None or self._inter_token is None:
+            self._ttft = self._load.ttft.labels(self._shape)
+            self._inter_token = self._load.inter_token.labels(self._shape)
+        self._ttft.observe(max(0.0, ttft))
+        for gap in inter_token_gaps(seen.answer).tolist():
+            self._inter_token.observe(gap)
 
 
 class RunMetrics:
@@ -65,6 +100,7 @@ class RunMetrics:
         self._channel, self._kind, self._budget = BoundedLabel(64), BoundedLabel(16), BoundedLabel(16)
         self._outcome = BoundedLabel(4)
         self._started_s = 0.0
+        self._series: dict[str, _ShapeSeries] = {}
         self._totals: dict[tuple[str, str], float] = {}
         self._known: set[tuple[int, str]] = set()
         self._streams_shown: set[str] = set()
@@ -126,30 +162,27 @@ class RunMetrics:
 
         late: its times are partly ours; in_gap: there was no server.
         """
-        answer, shape = seen.answer, self._shape(seen.item.shape)
+        answer = seen.answer
         if in_gap:
             self.load.in_gaps.labels(answer.outcome.value).inc()
             return
-        self.load.requests.labels(shape, answer.outcome.value).inc()
+        series = self._series.get(seen.item.shape)
+        if series is None:
+            series = self._series[seen.item.shape] = _ShapeSeries(self.load, self._shape(seen.item.shape))
+        series.outcome(answer.outcome).inc()
         self.load.schedule_lag.observe(seen.lag_s)
-        self.load.retractions.labels(shape).inc(answer.num_retractions)
+        if answer.num_retractions:
+            series.retractions.inc(answer.num_retractions)
         if not answer.ok:
             return
         if late:
-            self.load.late.labels(shape).inc()
+            series.late.inc()
         else:
-            self._took(seen, shape)
-        self.load.prompt_tokens.labels(shape).inc(answer.prompt_tokens)
-        self.load.completion_tokens.labels(shape).inc(answer.completion_tokens)
-        self.load.cached_tokens.labels(shape).inc(answer.cached_tokens)
-
-    def _took(self, seen: Observation, shape: str) -> None:
-        self.load.latency.labels(shape).observe(max(0.0, seen.latency_s))
-        if seen.ttft_s is not None:
-            self.load.ttft.labels(shape).observe(max(0.0, seen.ttft_s))
-        gaps = self.load.inter_token.labels(shape)
-        for gap in inter_token_gaps(seen.answer).tolist():
-            gaps.observe(gap)
+            series.took(seen)
+        series.prompt_tokens.inc(answer.prompt_tokens)
+        series.completion_tokens.inc(answer.completion_tokens)
+        if answer.cached_tokens:
+            series.cached_tokens.inc(answer.cached_tokens)
 
     def observe_probe(self, result: ProbeResult) -> None:
         """One probe, valid or not."""

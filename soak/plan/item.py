@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -19,6 +20,8 @@ import numpy.typing as npt
 from soak.plan.geometry import Geometry
 from soak.plan.words import raw_words
 
+_HALF = np.uint64(32)
+_REMEMBERED = 4096  # tokens: shorter documents that several indices share are kept, the latest 256 of them
 _FACT_PARTS = ("fact", "question", "answer")
 
 
@@ -104,14 +107,10 @@ class Segment:
             return np.array(part[self.start : self.start + self.length], np.int32)
         if geometry.pieces:
             return self._text(seed, nonce, geometry)
-        low, span = geometry.reserved_ids, geometry.vocab_size - geometry.reserved_ids
-        skip, last = self.start // 2, (self.start + self.length + 1) // 2
-        words = raw_words(seed, self.purpose, self.key, last, nonce)[skip:]
-        # "<u4": two ids a word, low half first, whatever the byte order of the machine
-        halves = words.astype("<u8").view("<u4").astype(np.uint64)
-        ids = (halves * np.uint64(span)) >> np.uint64(32)
-        offset = self.start - 2 * skip
-        return (ids[offset : offset + self.length] + np.uint64(low)).astype(np.int32)
+        span = geometry.vocab_size - geometry.reserved_ids
+        alone = self.length > _REMEMBERED or self.purpose.startswith("own-")  # no other index has it
+        make = _drawn if alone else _remembered
+        return make(seed, self.purpose, self.key, nonce, self.start, self.length, geometry.reserved_ids, span)
 
     def _text(self, seed: int, nonce: int, geometry: Geometry) -> npt.NDArray[np.int32]:
         """Pieces one after the other from the document's beginning, cut to this segment."""
@@ -126,6 +125,23 @@ class Segment:
                 held += len(piece)
         ids = np.fromiter(chain.from_iterable(parts), np.int32, held)
         return ids[self.start : end]
+
+
+def _drawn(  # noqa: PLR0917 - all that ids depend on
+    seed: int, purpose: str, key: int, nonce: int, start: int, length: int, low: int, span: int
+) -> npt.NDArray[np.int32]:
+    skip, last = start // 2, (start + length + 1) // 2
+    words = raw_words(seed, purpose, key, last, nonce)[skip:]
+    # "<u4": two ids a word, low half first, whatever the byte order of the machine
+    offset = start - 2 * skip
+    halves = words.astype("<u8", copy=False).view("<u4")[offset : offset + length]
+    ids = (halves * np.uint64(span)) >> _HALF
+    drawn: npt.NDArray[np.int32] = (ids + np.uint64(low)).astype(np.int32)
+    drawn.flags.writeable = False  # it may be handed out again
+    return drawn
+
+
+_remembered = lru_cache(maxsize=256)(_drawn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +171,8 @@ class Prompt:
 
     def ids(self, seed: int, nonce: int, geometry: Geometry) -> npt.NDArray[np.int32]:
         """The token ids, shape (length,)."""
+        if len(self.segments) == 1:
+            return self.segments[0].ids(seed, nonce, geometry).copy()
         parts = [s.ids(seed, nonce, geometry) for s in self.segments]
         return np.concatenate(parts) if parts else np.empty(0, np.int32)
 

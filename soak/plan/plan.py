@@ -7,13 +7,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import count
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from soak.plan.adaptive import Decision, refuse_beyond
-from soak.plan.arrivals import Arrivals, Burst, arrivals, walk
+from soak.plan.arrivals import Arrivals, Burst, arrivals
 from soak.plan.item import Item, Prompt
 from soak.plan.shapes import MAKERS, Scene
 from soak.plan.spec import ResolvedSpec
@@ -36,6 +37,16 @@ class _Piece:
         chosen = [(name, weight) for name, weight in spec.weights if weight > 0]
         names, weights = tuple(name for name, _ in chosen), tuple(weight for _, weight in chosen)
         return cls(first, spec, process, starts_us, names, weights)
+
+    def at_us(self, index: int) -> int:
+        """When an index of this piece is meant to start."""
+        return self.starts_us + self.process.at_us(index - self.first)
+
+    def shape_of(self, seed: int, index: int) -> str:
+        """The shape of an index of this piece."""
+        if len(self.names) == 1:
+            return self.names[0]  # nothing is drawn from this stream but the shape
+        return self.names[Draw(seed, "shape", index).weighted(self.weights)]
 
 
 class Plan:
@@ -82,19 +93,17 @@ class Plan:
 
     def at_us(self, index: int) -> int:
         """When index i is meant to start, in microseconds from the start of the run."""
-        piece = self._pieces[self.decision_at(index)]
-        return piece.starts_us + piece.process.at_us(index - piece.first)
+        return self._pieces[self.decision_at(index)].at_us(index)
 
     def shape_of(self, index: int) -> str:
         """The shape that index i has."""
-        piece = self._pieces[self.decision_at(index)]
-        return piece.names[Draw(self.seed, "shape", index).weighted(piece.weights)]
+        return self._pieces[self.decision_at(index)].shape_of(self.seed, index)
 
     def items(self, index: int) -> tuple[Item, ...]:
         """The items of index i, step by step."""
         piece = self._pieces[self.decision_at(index)]
-        scene = Scene(self.seed, piece.spec, index, self.at_us(index))
-        return MAKERS[self.shape_of(index)](scene)
+        scene = Scene(self.seed, piece.spec, index, piece.at_us(index))
+        return MAKERS[piece.shape_of(self.seed, index)](scene)
 
     def ids(self, prompt: Prompt) -> npt.NDArray[np.int32]:
         """The token ids of a prompt's own segments, shape (length,)."""
@@ -102,8 +111,7 @@ class Plan:
 
     def walk(self, shard: int = 0, shards: int = 1, first: int = 0) -> Iterator[tuple[Item, ...]]:
         """The items of the indices that a shard owns (those congruent to it), in order, without end."""
-        start = first + (shard - first) % shards
-        for index, _ in walk(self, start, shards):
+        for index in count(first + (shard - first) % shards, shards):
             yield self.items(index)
 
     def row(self, item: Item) -> dict[str, Any]:

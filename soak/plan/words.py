@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 _WORD = 1 << 64
 _BATCH = 8  # two Philox blocks: enough for most draws of one purpose
+_EMPTY = (0, 0, 0, 0)
+_idle: list[np.random.Philox] = []  # making one costs seven times what setting its state does
 
 
 @lru_cache(maxsize=512)
@@ -34,9 +36,28 @@ def raw_words(seed: int, purpose: str, index: int, count: int, nonce: int = 0) -
     The key is (seed, hash of purpose and nonce), the counter's second word is the index, so that every index
     has 2^64 blocks of its own.
     """
-    key = np.array([seed % _WORD, _purpose_key(purpose, nonce)], np.uint64)
-    counter = np.array([0, index, 0, 0], np.uint64)
-    return np.random.Philox(key=key, counter=counter).random_raw(count)
+    key = [seed % _WORD, _purpose_key(purpose, nonce)]
+    try:
+        generator = _idle.pop()  # for this call alone, whichever thread it is in
+    except IndexError:
+        generator = np.random.Philox(0)
+    state: Any = {  # NumPy takes any sequence of numbers, and plain ones soonest
+        "bit_generator": "Philox",
+        "state": {"counter": (0, index, 0, 0), "key": key},
+        "buffer": _EMPTY,
+        "buffer_pos": len(_EMPTY),  # nothing of what was drawn before is left
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+    generator.state = state
+    words = generator.random_raw(count)
+    _idle.append(generator)
+    return words
+
+
+@lru_cache(maxsize=4096)
+def _first_words(seed: int, purpose: str, index: int) -> tuple[int, ...]:
+    return tuple(raw_words(seed, purpose, index, _BATCH).tolist())
 
 
 class Draw:
@@ -46,16 +67,24 @@ class Draw:
 
     def __init__(self, seed: int, purpose: str, index: int, nonce: int = 0) -> None:
         self._seed, self._purpose, self._index, self._nonce = seed, purpose, index, nonce
-        self._words: list[int] = []
+        self._words: Sequence[int] = ()
         self._taken = 0
+
+    @classmethod
+    def again(cls, seed: int, purpose: str, index: int) -> Draw:
+        """The same, for what is drawn from time and again: the first words are remembered."""
+        made = cls(seed, purpose, index)
+        made._words = _first_words(seed, purpose, index)
+        return made
 
     def word(self) -> int:
         """The next 64-bit word."""
-        if self._taken == len(self._words):
-            count = max(_BATCH, 2 * len(self._words))
+        taken = self._taken
+        if taken == len(self._words):
+            count = max(_BATCH, 2 * taken)
             self._words = raw_words(self._seed, self._purpose, self._index, count, self._nonce).tolist()
-        self._taken += 1
-        return self._words[self._taken - 1]
+        self._taken = taken + 1
+        return self._words[taken]
 
     def below(self, n: int) -> int:
         """Uniform in [0, n), by multiply and shift (bias under n / 2^64)."""

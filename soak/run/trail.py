@@ -11,9 +11,8 @@ import os
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -57,7 +56,9 @@ class Trail:
         self, out: Path, run_id: str, say: Callable[[str], None], *, index: int = -1, probe: int = 0
     ) -> None:
         self.token = secrets.token_hex(4)
-        self._left = Left(run_id, f"{run_id}-{self.token}", index=index, probe=probe)
+        self._run_id, self._session = run_id, f"{run_id}-{self.token}"
+        self._names = orjson.dumps({"run_id": run_id, "session": self._session})[:-1]
+        self._low, self._high, self._index, self._probe, self._ended = 1, 0, index, probe, False
         self._say = say
         self._failing = False
         self._path = out / TRAIL_NAME
@@ -75,31 +76,39 @@ class Trail:
     @property
     def left(self) -> Left:
         """What it says now."""
-        return self._left
+        return Left(self._run_id, self._session, self._low, self._high, self._index, self._probe, self._ended)
 
     def sending(self, low: int, high: int) -> None:
         """A request is about to be sent."""
-        self._note(low=low, high=high)
+        self._low, self._high = low, high
+        self._note()
 
     def begun(self, index: int) -> None:
         """An index of the plan is about to begin."""
-        self._note(index=index)
+        self._index = index
+        self._note()
 
     def probing(self, number: int) -> None:
         """A probe is about to begin."""
-        self._note(probe=number)
+        self._probe = number
+        self._note()
 
     def close(self, left_on_server: int) -> None:
         """The process comes to its end, with so many requests that the server could not be told of."""
-        taken = {} if left_on_server else {"low": self._left.high + 1}
-        self._note(ended=True, **taken)
+        if not left_on_server:
+            self._low = self._high + 1
+        self._ended = True
+        self._note()
         os.close(self._file)
 
     def _line(self) -> bytes:
-        return orjson.dumps(asdict(self._left)).ljust(_WIDTH - 1) + b"\n"
+        """A line of JSON with the fields of Left. Names are written once: this is done for every request."""
+        numbers = self._low, self._high, self._index, self._probe
+        ended = b"true" if self._ended else b"false"
+        line = b'%b,"low":%d,"high":%d,"index":%d,"probe":%d,"ended":%b}' % (self._names, *numbers, ended)
+        return line.ljust(_WIDTH - 1) + b"\n"
 
-    def _note(self, **changes: Any) -> None:
-        self._left = replace(self._left, **changes)
+    def _note(self) -> None:
         try:
             os.pwrite(self._file, self._line(), 0)
         except OSError as error:

@@ -15,6 +15,17 @@ import numpy.typing as npt
 TokenIds = npt.NDArray[np.int32]
 Logprobs = npt.NDArray[np.float64]
 
+_NO_IDS: TokenIds = np.empty(0, np.int32)
+_NO_LOGPROBS: Logprobs = np.empty(0, np.float64)
+
+
+def _no_ids() -> TokenIds:
+    return _NO_IDS  # of no length: there is nothing in it that anybody could change
+
+
+def _no_logprobs() -> Logprobs:
+    return _NO_LOGPROBS
+
 
 class Outcome(enum.StrEnum):
     """Everything that can become of a request. Closed: the client never raises for what a server can do."""
@@ -100,11 +111,11 @@ class Answer:
     cached_details: dict[str, int] = field(default_factory=dict)
     num_retractions: int = 0
     finish_reason: str = ""
-    output_ids: TokenIds = field(default_factory=lambda: np.empty(0, np.int32))
+    output_ids: TokenIds = field(default_factory=_no_ids)
     text: str | None = None
-    input_token_ids: TokenIds = field(default_factory=lambda: np.empty(0, np.int32))
-    input_logprobs: Logprobs = field(default_factory=lambda: np.empty(0, np.float64))
-    output_logprobs: Logprobs = field(default_factory=lambda: np.empty(0, np.float64))
+    input_token_ids: TokenIds = field(default_factory=_no_ids)
+    input_logprobs: Logprobs = field(default_factory=_no_logprobs)
+    output_logprobs: Logprobs = field(default_factory=_no_logprobs)
     chunk_s: list[float] = field(default_factory=list)
     worker: str = ""  # who answered, by a short name, where a router or a data-parallel server says so
     dp_rank: int | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import heapq
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -52,7 +51,7 @@ class Session:
         self.prompts_in_flight = 0
         self._serial = 0
         self._outstanding: set[str] = set()
-        self._oldest: list[tuple[int, str]] = []  # a heap of what was sent; what is settled goes when met
+        self._oldest: list[str] = []  # a heap of what was sent; what is settled goes when met
         self._giving_back: set[asyncio.Task[None]] = set()
         self._namespaces = 0
         self._paused = False
@@ -81,7 +80,7 @@ class Session:
         """
         wanted = tuple(prompts)
         rids = rids or tuple(self.rid() for _ in wanted)
-        request = dataclasses.replace(GenerateRequest(prompts=wanted, rids=rids), **fields)  # type: ignore[arg-type]
+        request = GenerateRequest(prompts=wanted, rids=rids, **fields)  # type: ignore[arg-type]
         self._remember(rids)
         self.prompts_in_flight += len(rids)
         try:
@@ -93,10 +92,12 @@ class Session:
                 if answer.dp_rank is not None:
                     answer.worker = "-".join(filter(None, (answer.worker, f"dp{answer.dp_rank}")))
         # a request that was cancelled or lost may still run on the server: its rids stay until aborted
+        lost = []
         for answer in answers:
             if answer.outcome.settled:
                 self._outstanding.discard(answer.rid)
-        lost = [a.rid for a in answers if a.rid in self._outstanding]
+            elif answer.rid in self._outstanding:
+                lost.append(answer.rid)
         if lost:
             await self._give_back(lost)
         return answers
@@ -104,10 +105,11 @@ class Session:
     def _remember(self, rids: tuple[str, ...]) -> None:
         self._outstanding.update(rids)
         for rid in rids:
-            heapq.heappush(self._oldest, (int(rid[-10:]), rid))
-        while self._oldest[0][1] not in self._outstanding:
+            # of a fixed width and one beginning, they sort by their numbers
+            heapq.heappush(self._oldest, rid)
+        while self._oldest[0] not in self._outstanding:
             heapq.heappop(self._oldest)
-        self._on_sending(self._oldest[0][0], self._serial)
+        self._on_sending(int(self._oldest[0][-10:]), self._serial)
 
     async def abort(self, rids: Iterable[str]) -> None:
         """Ask the server to abort requests of this session, which answer for themselves."""

@@ -9,6 +9,8 @@ import time
 import aiohttp
 import orjson
 
+from soak.bench.load.meter import Meter
+
 IDS = [11 + 17 * i % 900 for i in range(56)]
 """As many ids as the plan's short prompts have in the middle."""
 
@@ -20,30 +22,29 @@ def body(serial: int, tokens: int, *, stream: bool) -> bytes:
     return orjson.dumps({"rid": rid, "input_ids": IDS, "sampling_params": sampling, "stream": stream})
 
 
-async def closed_loop(url: str, seconds: float, at_once: int, tokens: int, *, stream: bool) -> list[int]:
-    """[requests, chunks] that ``at_once`` workers get through."""
-    done, serials = [0, 0], itertools.count()
+async def closed_loop(url: str, meter: Meter, at_once: int, tokens: int, *, stream: bool) -> None:
+    """As many requests as the meter wants, by ``at_once`` workers."""
+    serials = itertools.count()
     headers = {"Content-Type": "application/json"}
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers) as session:
-        end = time.monotonic() + seconds
 
         async def worker() -> None:
-            while time.monotonic() < end:
+            while meter.more():
+                chunks = 0
                 async with session.post(
                     f"{url}/generate", data=body(next(serials), tokens, stream=stream)
                 ) as response:
                     if stream:
                         async for line in response.content:
                             if line.startswith(b"data: {"):
-                                done[1] += 1
+                                chunks += 1
                                 last = line
                         orjson.loads(last[6:])
                     else:
                         orjson.loads(await response.read())
-                done[0] += 1
+                meter.done(chunks)
 
         await asyncio.gather(*(worker() for _ in range(at_once)))
-    return done
 
 
 async def open_loop(url: str, seconds: float, rate: float, tokens: int) -> list[float]:

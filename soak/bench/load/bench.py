@@ -27,21 +27,23 @@ SHORT_TOKENS = 8
 STREAMED_TOKENS = 64
 RATES = (50, 200, 1000)
 _PATIENCE_S = 60.0
+LONGEST_S = 60.0
+"""Seconds after which a round ends with what it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured. rounds: of each client and kind; seconds: of each of them."""
+    """How much is measured. rounds: of each client and kind; requests: in each, a fifth if streamed."""
 
     rounds: int = 7
-    seconds: float = 5.0
+    requests: int = 5000
     rates: tuple[int, ...] = RATES
     rate_seconds: float = 20.0
     limits: bool = True
     """Whether the client written by hand runs as well."""
 
 
-SHORT = Extent(rounds=5, seconds=2.0, rates=(200,), rate_seconds=5.0, limits=False)
+SHORT = Extent(rounds=5, requests=1000, rates=(200,), rate_seconds=5.0, limits=False)
 """For CI."""
 
 
@@ -140,7 +142,7 @@ def client(name: str, url: str) -> Iterator[Client]:
     """A client's process, warm."""
     with _process("-m", "soak.bench.load.child", name, url) as child:
         made = Client(name, child)
-        made.round(seconds=0.5, at_once=AT_ONCE, tokens=SHORT_TOKENS, stream=False)
+        made.round(requests=100, seconds=LONGEST_S, at_once=AT_ONCE, tokens=SHORT_TOKENS, stream=False)
         yield made
 
 
@@ -163,7 +165,13 @@ def measure(
                 for one in order:
                     if not (stream and one.name == "by-hand"):
                         into.setdefault(one.name, []).append(
-                            one.round(seconds=extent.seconds, at_once=AT_ONCE, tokens=tokens, stream=stream)
+                            one.round(
+                                requests=max(1, extent.requests // (5 if stream else 1)),
+                                seconds=LONGEST_S,
+                                at_once=AT_ONCE,
+                                tokens=tokens,
+                                stream=stream,
+                            )
                         )
             for peer in peers:
                 if peer.name not in done.missing:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
 
 from soak.bench.load.bare import body
+from soak.bench.load.meter import Meter
 
 
 class _Connection(asyncio.Protocol):
-    """Asks again as soon as it was answered, until ``end_s``."""
+    """Asks again as soon as it was answered, for as long as the meter wants more."""
 
-    def __init__(self, head: bytes, serials: itertools.count[int], tokens: int, end_s: float) -> None:
-        self._head, self._serials, self._tokens, self._end_s = head, serials, tokens, end_s
+    def __init__(self, head: bytes, serials: itertools.count[int], tokens: int, meter: Meter) -> None:
+        self._head, self._serials, self._tokens, self._meter = head, serials, tokens, meter
         self._held = b""
         self._transport: Any = None
-        self.done = 0
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -34,7 +33,7 @@ class _Connection(asyncio.Protocol):
             self.over.set_result(None)
 
     def _ask(self) -> None:
-        if time.monotonic() >= self._end_s:
+        if not self._meter.more():
             self._transport.close()
             return
         data = body(next(self._serials), self._tokens, stream=False)
@@ -51,20 +50,19 @@ class _Connection(asyncio.Protocol):
             return
         orjson.loads(self._held[end + 4 : end + 4 + length])
         self._held = self._held[end + 4 + length :]
-        self.done += 1
+        self._meter.done()
         self._ask()
 
 
-async def closed_loop(url: str, seconds: float, at_once: int, tokens: int) -> list[int]:
-    """[requests, 0] that ``at_once`` connections get through, short and not streamed."""
+async def closed_loop(url: str, meter: Meter, at_once: int, tokens: int) -> None:
+    """As many requests as the meter wants, by ``at_once`` connections, short and not streamed."""
     place = urlsplit(url)
     head = f"POST /generate HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Length: %d\r\n\r\n".encode()
-    loop, serials, end_s = asyncio.get_running_loop(), itertools.count(), time.monotonic() + seconds
+    loop, serials = asyncio.get_running_loop(), itertools.count()
     made = [
         await loop.create_connection(
-            lambda: _Connection(head, serials, tokens, end_s), place.hostname or "", place.port or 80
+            lambda: _Connection(head, serials, tokens, meter), place.hostname or "", place.port or 80
         )
         for _ in range(at_once)
     ]
     await asyncio.gather(*(connection.over for _, connection in made))
-    return [sum(connection.done for _, connection in made), 0]

@@ -21,6 +21,7 @@ import orjson
 
 from soak.bench.load import bare, by_hand
 from soak.bench.load.figures import Round, quantiles
+from soak.bench.load.meter import Meter
 
 CLIENTS = ("bare", "by-hand", "client", "soak")
 
@@ -34,26 +35,24 @@ def _lag(figures: dict[str, Any]) -> tuple[float, float, float]:
 
 
 async def _closed(client: str, url: str, task: dict[str, Any]) -> Round:
-    seconds, at_once, tokens, stream = (task[k] for k in ("seconds", "at_once", "tokens", "stream"))
+    at_once, tokens, stream = (task[k] for k in ("at_once", "tokens", "stream"))
+    meter, failed = Meter(task["requests"], 2 * at_once, task["seconds"]), 0
     if client == "soak":
         from soak.bench.load import ours
 
         with tempfile.TemporaryDirectory() as out:
-            done = await ours.whole_run(
-                url, Path(out), asyncio.Event(), seconds, at_once, tokens, stream=stream
+            failed = await ours.whole_run(
+                url, Path(out), asyncio.Event(), meter, at_once, tokens, stream=stream
             )
-        return Round(done.requests, done.chunks, done.wall_s, done.cpu_s, _peak_rss(), failed=done.failed)
-    began, cpu = time.monotonic(), time.process_time()
-    if client == "client":
+    elif client == "client":
         from soak.bench.load import ours
 
-        count = await ours.client_alone(url, seconds, at_once, tokens, stream=stream)
+        failed = await ours.client_alone(url, meter, at_once, tokens, stream=stream)
     elif client == "by-hand":
-        count = await by_hand.closed_loop(url, seconds, at_once, tokens)
+        await by_hand.closed_loop(url, meter, at_once, tokens)
     else:
-        count = await bare.closed_loop(url, seconds, at_once, tokens, stream=stream)
-    wall_s, cpu_s = time.monotonic() - began, time.process_time() - cpu
-    return Round(count[0], count[1], wall_s, cpu_s, _peak_rss(), failed=sum(count[2:]))
+        await bare.closed_loop(url, meter, at_once, tokens, stream=stream)
+    return Round(meter.requests, meter.chunks, meter.wall_s, meter.cpu_s, _peak_rss(), failed=failed)
 
 
 async def _open(client: str, url: str, task: dict[str, Any]) -> Round:

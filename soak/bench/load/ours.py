@@ -11,14 +11,15 @@ import io
 import itertools
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from soak.bench.load.bare import IDS
+from soak.bench.load.meter import Meter
 from soak.config import build
+from soak.drive.observation import Observation
 from soak.export.terminal import Terminal
 from soak.plan.item import Item
 from soak.run.parts import Parts
@@ -30,14 +31,14 @@ from soak.sglang.preflight import Target, examine
 _NEVER_S = 1e9
 
 
-async def client_alone(url: str, seconds: float, at_once: int, tokens: int, *, stream: bool) -> list[int]:
-    """[requests, chunks, failed] that ``at_once`` workers get through, one prompt a request."""
-    done, serials, ids = [0, 0, 0], itertools.count(), np.array(IDS, np.int32)
+async def client_alone(url: str, meter: Meter, at_once: int, tokens: int, *, stream: bool) -> int:
+    """As many requests as the meter wants, by ``at_once`` workers, one prompt a request; how many failed."""
+    failed, serials, ids = 0, itertools.count(), np.array(IDS, np.int32)
     async with SGLangClient(url, max_connections=at_once) as client:
-        end = time.monotonic() + seconds
 
         async def worker() -> None:
-            while time.monotonic() < end:
+            nonlocal failed
+            while meter.more():
                 (answer,) = await client.generate(
                     GenerateRequest(
                         prompts=(ids,),
@@ -46,48 +47,43 @@ async def client_alone(url: str, seconds: float, at_once: int, tokens: int, *, s
                         stream=stream,
                     )
                 )
-                done[0] += 1
-                done[1] += len(answer.chunk_s)
-                done[2] += not answer.ok
+                failed += not answer.ok
+                meter.done(len(answer.chunk_s))
 
         await asyncio.gather(*(worker() for _ in range(at_once)))
-    return done
+    return failed
 
 
 class _Saturating:
     """Beside a run whose own plan is silent: its items, each sent as soon as one before it is answered."""
 
-    def __init__(self, seconds: float, at_once: int, tokens: int, *, stream: bool) -> None:
-        self._seconds, self._at_once = seconds, at_once
-        self._as = {"stream": stream, "max_new_tokens": tokens, "return_logprob": False}
-        self.requests = self.chunks = self.failed = 0
-        self.wall_s = self.cpu_s = 0.0
+    def __init__(self, meter: Meter, at_once: int, tokens: int, *, stream: bool) -> None:
+        self._meter, self._at_once = meter, at_once
+        self._as = (("stream", stream), ("max_new_tokens", tokens))
+        self.failed = 0
 
     def _items(self, parts: Parts) -> Iterator[tuple[Item, ...]]:
         for items in parts.driver.plan.walk():
-            yield tuple(replace(item, **self._as) for item in items)  # type: ignore[arg-type]
+            for item in items:
+                for name, value in self._as:
+                    object.__setattr__(item, name, value)  # fresh, nobody else's; a copy would be our cost
+            yield items
 
     async def run(self, parts: Parts, target: Target) -> None:
-        """Until its time is over."""
-        walk, chunks = self._items(parts), 0
-        began, cpu = time.monotonic(), time.process_time()
-        end = began + self._seconds
+        """Until the meter wants no more."""
+        walk = self._items(parts)
 
-        def seen(observation: Any, in_gap: bool) -> None:
-            nonlocal chunks
-            chunks += len(observation.answer.chunk_s)
+        def seen(observation: Observation, in_gap: bool) -> None:
+            self.failed += not observation.answer.ok
+            self._meter.done(len(observation.answer.chunk_s))
 
         parts.record.beside.append(seen)
 
         async def worker() -> None:
-            while time.monotonic() < end:
-                await parts.driver.scene(next(walk), time.monotonic(), _NEVER_S)
+            while self._meter.more():
+                await parts.driver.begin(next(walk), time.monotonic(), _NEVER_S)
 
         await asyncio.gather(*(worker() for _ in range(self._at_once)))
-        self.wall_s, self.cpu_s = time.monotonic() - began, time.process_time() - cpu
-        outcomes = parts.record.tally.outcomes
-        self.requests, self.chunks = sum(outcomes.values()), chunks
-        self.failed = self.requests - outcomes.get("ok", 0)
 
 
 class _Timing:
@@ -138,12 +134,12 @@ async def _soak(  # noqa: PLR0917 - all of one round
 
 
 async def whole_run(  # noqa: PLR0917 - all of one round
-    url: str, out: Path, stop: asyncio.Event, seconds: float, at_once: int, tokens: int, *, stream: bool
-) -> _Saturating:
-    """A run that keeps ``at_once`` prompts in flight."""
-    beside = _Saturating(seconds, at_once, tokens, stream=stream)
-    await _soak(url, out, stop, 1e-6, beside, seconds)
-    return beside
+    url: str, out: Path, stop: asyncio.Event, meter: Meter, at_once: int, tokens: int, *, stream: bool
+) -> int:
+    """A run that keeps ``at_once`` prompts in flight; how many failed."""
+    beside = _Saturating(meter, at_once, tokens, stream=stream)
+    await _soak(url, out, stop, 1e-6, beside, 3600.0)
+    return beside.failed
 
 
 async def at_rate(

@@ -104,9 +104,9 @@ class Peer:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    # not HF_HUB_OFFLINE: with it, aiperf takes the path of its tokenizer for the name of one in a cache
     kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    return kept | offline | {"HOME": str(folder), "NO_PROXY": "127.0.0.1"}
+    return kept | {"HOME": str(folder), "NO_PROXY": "127.0.0.1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def _tokenizer(folder: Path) -> None:
@@ -142,12 +142,15 @@ def _tokenizer(folder: Path) -> None:
 def _guidellm(  # noqa: PLR0917 - all of Words
     python: Path, url: str, at_once: int, tokens: int, requests: int, folder: Path
 ) -> list[str]:
-    data = {"prompt_tokens": _PROMPT_TOKENS, "output_tokens": tokens}
+    lengths = f"prompt_tokens={_PROMPT_TOKENS},output_tokens={tokens}"
     return [
-        *(str(python.parent / "guidellm"), "benchmark", "run", "--target", url, "--model", MODEL),
-        *("--profile", "concurrent", "--rate", str(at_once), "--max-requests", str(requests)),
-        *("--data", orjson.dumps(data).decode(), "--processor", str(folder / "tokenizer")),
-        *("--output-dir", str(folder), "--outputs", "json", "--disable-console"),
+        *(str(python.parent / "guidellm"), "run"),
+        *("--backend", f"kind=openai_http,target={url},model={MODEL}"),
+        *("--profile", f"kind=concurrent,streams={at_once}"),
+        *("--constraint", f"kind=max_requests,count={requests}"),
+        *("--tokenizer", f"kind=huggingface_auto,model={folder / 'tokenizer'}"),
+        *("--data", f"kind=synthetic_text,{lengths}", "--output", f"kind=json,path={folder / 'out.json'}"),
+        "--disable-console",
     ]
 
 

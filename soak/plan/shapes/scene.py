@@ -24,7 +24,7 @@ class Scene:
 
     def shared_draw(self, purpose: str, key: int) -> Draw:
         """A stream of draws of a document that several indices share."""
-        return Draw(self.seed, purpose, key)
+        return Draw.again(self.seed, purpose, key)
 
     @property
     def room(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from soak.plan.item import Item, Prompt, Segment
 from soak.plan.lengths import around
 from soak.plan.shapes.scene import Scene
@@ -10,11 +12,16 @@ NAME = "shared-prefix"
 _BRANCHES = 4
 
 
+@lru_cache(maxsize=16)
+def _zipf(roots: int) -> tuple[int, ...]:
+    return tuple((1 << 20) // (k + 1) for k in range(roots))
+
+
 def make(scene: Scene) -> tuple[Item, ...]:
     """Root document (rank drawn by Zipf's law, exponent 1), one of four branches, a tail of its own."""
     spec, draw = scene.spec, scene.draw(NAME)
     room = scene.room
-    rank = draw.weighted([(1 << 20) // (k + 1) for k in range(spec.roots)])
+    rank = draw.weighted(_zipf(spec.roots))
     # rank 0 is the newest root; every zipf_churn indices a new one takes that place
     root = scene.index // spec.zipf_churn + spec.roots - 1 - rank
     of_root = scene.shared_draw("shared-prefix-root", root)
