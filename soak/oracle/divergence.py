@@ -15,6 +15,8 @@ TAIL_BOUND = 0.05
 ONSET_BOUND_MIN = 1e-5
 """|d| under this (nats) is never an onset: it is the rounding of one fp32 sum."""
 
+_NEARLY_TOO_LARGE = 700.0  # exp of more than 709.78 is none in float64
+
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
@@ -47,7 +49,10 @@ class Divergence:
 
 def k3_per_token(d: Array) -> Array:
     """(exp(d) - 1) - d per token, shape as d, >= 0; expm1 keeps the digits for small d."""
-    with np.errstate(over="ignore"):
+    if d.size and d.max() > _NEARLY_TOO_LARGE:
+        with np.errstate(over="ignore"):
+            k3 = np.expm1(d) - d
+    else:  # errstate takes longer than all the arithmetic on a probe's tokens
         k3 = np.expm1(d) - d
     return np.asarray(np.maximum(k3, 0.0), dtype=np.float64)
 
@@ -68,22 +73,44 @@ def diverge(warm: Array, cold: Array, onset_bound: float = ONSET_BOUND_MIN) -> D
     """
     if warm.shape != cold.shape or warm.ndim != 1 or warm.size == 0:
         raise ValueError(f"passes of shapes {warm.shape} and {cold.shape} cannot be compared")
+    return diverge_many(warm[np.newaxis], cold[np.newaxis], onset_bound)[0]
+
+
+def diverge_many(warm: Array, cold: Array, onset_bound: float = ONSET_BOUND_MIN) -> list[Divergence]:
+    """Compare n pairs of passes of one length: shape (n, T), T >= 1. The figures of each are ``diverge``'s.
+
+    Raises ValueError as that does.
+    """
+    if warm.shape != cold.shape or warm.ndim != 2 or warm.shape[1] == 0:
+        raise ValueError(f"passes of shapes {warm.shape} and {cold.shape} cannot be compared")
     d = warm - cold
-    if not np.all(np.isfinite(d)):
+    if not np.isfinite(d).all():
         raise ValueError("a logprob is not finite")
+    tokens = d.shape[1]
     size = np.abs(d)
-    over = np.flatnonzero(size > onset_bound)
-    with np.errstate(over="ignore"):
-        k3 = float(np.mean(k3_per_token(d)))
-    return Divergence(
-        tokens=int(d.size),
-        k1=float(-np.mean(d)),
-        k2=float(np.mean(0.5 * d * d)),
-        k3=k3,
-        max_abs=float(size.max()),
-        median_abs=float(np.median(size)),
-        first16_median_abs=float(np.median(size[:16])) if d.size >= 16 else float("nan"),
-        tail_share=float(np.mean(size > TAIL_BOUND)),
-        onset=int(over[0]) + 1 if over.size else 0,
-        score=discrepancy_score(d),
+    over = size > onset_bound
+    onset = np.where(over.any(axis=1), over.argmax(axis=1) + 1, 0)
+    with_16 = tokens >= 16
+    columns = (
+        _row_means(d) * -1.0,
+        _row_means(0.5 * d * d),
+        _row_means(k3_per_token(d)),
+        size.max(axis=1),
+        _row_medians(size),
+        _row_medians(size[:, :16]) if with_16 else np.full(len(d), np.nan),
+        _row_means((size > TAIL_BOUND).astype(np.float64)),
+        onset,
+        _row_means(0.5 * np.square(np.minimum(size, 1.0))),
     )
+    return [Divergence(tokens, *row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _row_means(values: Array) -> Array:
+    return np.asarray(np.add.reduce(values, axis=1) / values.shape[1], dtype=np.float64)
+
+
+def _row_medians(values: Array) -> Array:
+    """As np.median has it, which spends most of its time on other things."""
+    low, high = (values.shape[1] - 1) // 2, values.shape[1] // 2
+    ordered = np.partition(values, (low, high), axis=1)
+    return np.asarray((ordered[:, low] + ordered[:, high]) / 2.0, dtype=np.float64)

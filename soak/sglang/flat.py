@@ -131,9 +131,12 @@ class _Separator:
         last = first + len(self.text) - 8
         if first.size and (first[0] < 0 or last[-1] >= words.size):
             return None
-        if (words[first] != self._old[0]).any() or (words[last] != self._old[1]).any():
+        one_word = len(self.text) == 8
+        if (words[first] != self._old[0]).any() or not (one_word or (words[last] == self._old[1]).all()):
             return None
-        words[first], words[last] = self._new
+        words[first] = self._new[0]
+        if not one_word:
+            words[last] = self._new[1]
         return first.size
 
 
@@ -159,11 +162,12 @@ def _parsed(cut: Cut, k: int) -> Columns | None:
         return None
 
     parser = simdjson.Parser()
+    view = memoryview(body)
     separator = (style.rows if k else style.entries).text
     at, stop = start + len(opening), end - len(style.closing)
     while at >= 0:
         found = body.find(separator, at + _PIECE, stop)
-        columns = _piece(parser, body[at : found if found >= 0 else stop], style)
+        columns = _piece(parser, view[at : found if found >= 0 else stop], style)
         if columns is None:
             return None
         ids.append(columns[0])
@@ -173,16 +177,18 @@ def _parsed(cut: Cut, k: int) -> Columns | None:
     return np.concatenate(ids).reshape(shape), np.concatenate(logprobs).reshape(shape)
 
 
-def _piece(parser: simdjson.Parser, piece: bytes, style: _Style) -> Columns | None:
+def _piece(parser: simdjson.Parser, piece: memoryview, style: _Style) -> Columns | None:
     """Whole entries (whole rows, with k), without the brackets and the null around them."""
-    text = bytearray(b"".join((b"[", piece, _ROW_TAIL if style.k else _ENTRY_TAIL, b"]")))
+    text = bytearray(b"[")
+    text += piece
+    text += (_ROW_TAIL if style.k else _ENTRY_TAIL) + b"]"
     numbers = np.frombuffer(text, np.uint8)
     tails = _put_tails(numbers, style)
     nulls = 0 if tails is None else _put_nulls(numbers)
     if tails is None or nulls is None or text.find(b"[", 1) >= 0:  # simdjson would flatten what nests
         return None
     try:
-        array = cast("simdjson.Array", parser.parse(bytes(text)))
+        array = cast("simdjson.Array", parser.parse(text))
         values = np.frombuffer(array.as_buffer(of_type="d"), np.float64)
     except (ValueError, TypeError, RuntimeError):
         return None

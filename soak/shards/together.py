@@ -82,7 +82,7 @@ def told_of_shards(
         "coverage": _coverage(ordered),
         "load": _load(ordered),
         "gaps": ordered[0]["gaps"],
-        "earlier_servers": [],
+        "earlier_servers": _earlier(ordered),
         "replicas": _replicas(ordered),
         "shards": [_row(s) for s in ordered],
     }
@@ -328,6 +328,16 @@ def _replicas(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _earlier(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The earlier servers of each shard, by when each was last seen, each shard's own view."""
+    before = [
+        {**earlier, "reasons": [f"shard {s['shard']['number']}: {reason}" for reason in earlier["reasons"]]}
+        for s in summaries
+        for earlier in s.get("earlier_servers", ())
+    ]
+    return sorted(before, key=lambda earlier: str(earlier["ended_at"]))
 
 
 def _row(summary: Mapping[str, Any]) -> dict[str, Any]:

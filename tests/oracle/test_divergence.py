@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from soak.oracle.divergence import discrepancy_score, diverge, k3_per_token
+from soak.oracle.divergence import Divergence, discrepancy_score, diverge, diverge_many, k3_per_token
 
 nats = st.floats(-40, 0, allow_nan=False)
 passes = st.integers(1, 60).flatmap(
@@ -31,6 +32,42 @@ def test_figures_agree_with_their_definitions(pair: tuple[np.ndarray, np.ndarray
         assert abs(d[seen.onset - 1]) > 1e-5
         assert all(abs(x) <= 1e-5 for x in d[: seen.onset - 1])
     assert math.isnan(seen.first16_median_abs) == (len(d) < 16)
+
+
+def one_by_one(warm: np.ndarray, cold: np.ndarray) -> Divergence:
+    """The figures by NumPy's own means and medians of one row, which every run before has used."""
+    d = warm - cold
+    size = np.abs(d)
+    over = np.flatnonzero(size > 1e-5)
+    return Divergence(
+        tokens=d.size,
+        k1=float(-np.mean(d)),
+        k2=float(np.mean(0.5 * d * d)),
+        k3=float(np.mean(k3_per_token(d))),
+        max_abs=float(size.max()),
+        median_abs=float(np.median(size)),
+        first16_median_abs=float(np.median(size[:16])) if d.size >= 16 else float("nan"),
+        tail_share=float(np.mean(size > 0.05)),
+        onset=int(over[0]) + 1 if over.size else 0,
+        score=discrepancy_score(d),
+    )
+
+
+@given(st.integers(1, 5), st.integers(1, 300), st.integers(0, 1000), st.sampled_from([0.0, 1e-3, 1.0, 500.0]))
+def test_many_at_once_are_to_the_last_bit_what_each_is_alone(n: int, t: int, seed: int, size: float) -> None:
+    rng = np.random.default_rng(seed)
+    cold = -rng.exponential(2.0, (n, t))
+    warm = cold + rng.normal(0.0, size, (n, t))
+    for one, w, c in zip(diverge_many(warm, cold), warm, cold, strict=True):
+        for seen in (one, diverge(w, c)):
+            np.testing.assert_equal(dataclasses.asdict(seen), dataclasses.asdict(one_by_one(w, c)))
+
+
+def test_many_are_refused_as_one_is() -> None:
+    for warm in (np.zeros((2, 0)), np.zeros(3), np.zeros((3, 2)), np.full((2, 2), np.nan)):
+        with pytest.raises(ValueError, match=r"cannot be compared|not finite"):
+            diverge_many(warm, np.zeros((2, 2)) if warm.shape != (2, 0) else warm)
+    assert diverge_many(np.zeros((0, 4)), np.zeros((0, 4))) == []
 
 
 @given(st.floats(-1e-4, 1e-4))

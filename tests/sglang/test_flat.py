@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from soak.sglang import flat, logprobs
@@ -90,6 +90,7 @@ def both(text: bytes, k: int, piece: int = 1 << 20) -> None:
             assert [c.shape for c in each] == [c.shape for c in plain]
 
 
+@settings(deadline=None)
 @given(lists(nested=False), st.sampled_from([1, 40, 1 << 20]))
 @example(b"[[-1,5,null],[-2,null],[3.5,6,7,null]]", 1)
 @example(b"[[-1,5,null],[7e9,7e9,-2,null],[6,null]]", 1)
@@ -113,6 +114,7 @@ def test_entries_read_the_same_both_ways(text: bytes, piece: int) -> None:
     both(text, 0, piece)
 
 
+@settings(deadline=None)
 @given(lists(nested=True), st.integers(1, 3), st.sampled_from([1, 60, 1 << 20]))
 @example(b"[null,[[-1,5,null],[-2,6,null]]]", 2, 1)
 @example(b"[null,[[-1,5,null]],[[-1,5,null],[-2,6,null],[-2,6,null]]]", 2, 1)
@@ -123,6 +125,7 @@ def test_rows_read_the_same_both_ways(text: bytes, k: int, piece: int) -> None:
     both(text, k, piece)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_damaged_lists_read_the_same_both_ways(data: st.DataObject) -> None:
     k = data.draw(st.sampled_from([0, 2]))
@@ -162,6 +165,7 @@ WANTED = honest.request(
 )
 
 
+@settings(deadline=None)
 @given(bodies())
 def test_whole_answers_read_the_same_both_ways(body: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -219,3 +219,17 @@ def test_made_up_summaries_are_not_changed() -> None:
     before = copy.deepcopy(parts)
     told_of_shards(parts)
     assert parts == before
+
+
+def test_the_servers_before_the_last_one_are_those_of_every_shard() -> None:
+    first, second = (
+        shard(number, earlier_servers=[shard(number, ended_at=ended, reasons=["why"])])
+        for number, ended in ((0, "2026-01-01T00:00:40Z"), (1, "2026-01-01T00:00:30Z"))
+    )
+    told = told_of_shards([first, second])
+    assert [(e["shard"]["number"], e["reasons"]) for e in told["earlier_servers"]] == [
+        (1, ["shard 1: why"]),
+        (0, ["shard 0: why"]),
+    ]
+    assert first["earlier_servers"][0]["reasons"] == ["why"], "what was given is not changed"
+    assert told_of_shards([shard(0), shard(1)])["earlier_servers"] == []
