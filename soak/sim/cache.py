@@ -197,7 +197,7 @@ class Cache:
             self.tree.unlock(match.node, held)
             return
         request.prefetched = (there(match.node), held)
-        request.prefetched_tokens = match.length - match.device_len
+        request.prefetched_tokens += match.length - match.device_len  # once more, if it was let go of
 
     def drop_prefetch(self, request: Request) -> None:
         """Let go of what was prefetched for a request that now starts, or never will."""

@@ -48,6 +48,7 @@ class Scheduler:
     waiting: deque[Request] = field(default_factory=deque)
     chunked: Request | None = None
     paused: bool = False
+    crowded: bool = False
     in_flight: Launched | None = None
     admission: Admission = field(init=False)
     results: Results = field(init=False)
@@ -132,6 +133,10 @@ class Scheduler:
         loading = self._load()
         before, self.in_flight = self.in_flight, None
         launched = self._launch()
+        if launched is None and before is None and self._let_go():
+            launched = self._launch()
+        if launched is not None:
+            self.crowded = False
         if self.config.overlap:
             self.in_flight = launched
         elif launched is not None:
@@ -146,9 +151,20 @@ class Scheduler:
         if host is None:
             return False
         host.progress()
-        for request in self.waiting:
+        for request in self.waiting if not self.crowded else ():
             self.cache.prefetch(request)
         return not host.idle
+
+    def _let_go(self) -> bool:
+        """Where nothing can run, waiting requests give back what was loaded for them ahead of their turn.
+
+        Nothing more is loaded ahead until something runs, or what has been let go of would be taken again.
+        """
+        holding = [request for request in self.waiting if request.prefetched is not None]
+        for request in holding:
+            self.cache.drop_prefetch(request)
+        self.crowded = self.crowded or bool(holding)
+        return bool(holding)
 
     def _settle(self) -> None:
         """Process the result in flight, if any."""

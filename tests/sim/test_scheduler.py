@@ -153,3 +153,22 @@ def test_a_disabled_radix_cache_caches_nothing(kind: dict[str, Any]) -> None:
     assert again.cached == 0
     assert np.array_equal(scores(again), first[299:])
     assert_nothing_lost(sim)
+
+
+def test_what_is_loaded_ahead_for_those_who_wait_does_not_stop_the_one_that_runs() -> None:
+    sim = direct(max_total_tokens=1800, host_tokens=65536, host_bandwidth=16)
+    documents = [prompt(600, seed) for seed in (1, 2)]
+    for ids in (*documents, *(prompt(600, seed) for seed in range(3, 7))):
+        sim.ask(ids)
+    # two prefixes of 600 are loaded while 690 tokens are computed in chunks: together more than the pool
+    first = sim.send(prompt(690, seed=8), new=1)
+    later = [sim.send(np.concatenate([ids, prompt(5, seed=9)]), new=1) for ids in documents]
+    assert all(request.prefetched is None for request in later)
+    sim.scheduler.step()
+    assert all(request.prefetched is not None for request in later)
+    for _ in range(5000):
+        if not sim.scheduler.step():
+            break
+    assert not sim.scheduler.waiting
+    assert [request.finish["type"] for request in (first, *later) if request.finish] == ["length"] * 3
+    assert [request.cached_host for request in later] == [600, 600]
