@@ -70,6 +70,8 @@ class PlotsUnavailable(Exception):
 
 def need_plots() -> None:
     """Raises PlotsUnavailable where nothing can be drawn."""
+    # before its import, which speaks already: of a home that it cannot write to, and later of missing fonts
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -91,7 +93,6 @@ def draw(
     import matplotlib
     from matplotlib.figure import Figure
 
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # fonts that a server lacks are nobody's business
     out = io.BytesIO()
     style: Any = {**_STYLE, "svg.hashsalt": name}
     with warnings.catch_warnings(), matplotlib.rc_context(style):

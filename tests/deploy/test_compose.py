@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,16 @@ def test_base_images_are_build_arguments(text: str) -> None:
     stages = set(re.findall(r"^FROM \S+ AS (\S+)", text, re.MULTILINE))
     bases = set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) - stages
     assert bases and all(re.fullmatch(r"\$\{\w+\}", base) for base in bases)
+
+
+def test_what_the_image_may_also_hold_is_an_extra_that_exists() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    told = re.search(r"^# (\w+): .*\n#SOAK_EXTRAS=$", (ROOT / ".env.example").read_text(), re.MULTILINE)
+    assert told and told[1] in extras
+    assert re.search(r"^ARG EXTRAS=$", DOCKERFILE, re.MULTILINE), "none, unless somebody asks"
+    assert '".${EXTRAS:+[$EXTRAS]}"' in DOCKERFILE
 
 
 def test_the_image_runs_without_rights() -> None:

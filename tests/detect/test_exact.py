@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from soak.detect.detector import Detector
 from soak.detect.exact import ExactMode
 from soak.detect.settings import HANDFUL, DetectSettings
@@ -68,6 +70,12 @@ def test_not_entered_without_repeated_colds() -> None:
     detector.observe(probe(1, 0.0, under_load=True))
     assert mode(detector) == "calibrating"
     assert detector.wants_cold_repeat()
+
+
+def test_one_token_may_be_all_that_is_wanted_and_none_may_not() -> None:
+    assert DetectSettings(exact_tokens=1).exact_tokens == 1
+    with pytest.raises(ValueError, match="at least 1"):
+        DetectSettings(exact_tokens=0)
 
 
 def test_one_token_short_is_short() -> None:

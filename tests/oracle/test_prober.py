@@ -441,3 +441,20 @@ async def test_only_a_resume_that_cannot_be_copied_says_so(retracted: bool) -> N
     assert result.valid
     assert (result.kind is ResumeKind.RETRACTED) is retracted
     assert ("cannot be brought about at will" in result.control_note) is retracted
+
+
+@pytest.mark.parametrize(("length", "asked"), [(64, False), (65, True)])
+async def test_what_is_cut_must_be_longer_than_what_is_kept(length: int, asked: bool) -> None:
+    kept = dataclasses.replace(SETTINGS, amnesia_per_mille=1000, kept_context=32)
+    result = await probe(ToySession(), victim(length), kept)
+    assert result.valid
+    assert (result.amnesia is not None) is asked
+
+
+@pytest.mark.parametrize(("count", "compared"), [(1, False), (2, True)])
+async def test_two_served_logprobs_are_enough_to_compare(count: int, compared: bool) -> None:
+    held = victim(generated=20)
+    held.served = np.full(count, -1.0)
+    result = await probe(ToySession(), held)
+    assert result.valid
+    assert (result.served is not None) is compared

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,18 @@ def test_without_matplotlib_one_line_says_how_to_get_a_report(
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(PlotsUnavailable, match=r"pip install 'soak\[report\]'"):
         write_report(finished(tmp_path / "run"))
+
+
+def test_a_user_without_a_home_hears_nothing_of_it() -> None:
+    """As in a container: matplotlib speaks of it while it is imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from soak.report.drawing import need_plots; need_plots()"],
+        env={"HOME": "/dev/null", "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
 
 
 def test_the_same_run_is_drawn_the_same(tmp_path: Path) -> None:
