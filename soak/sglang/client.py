@@ -147,6 +147,8 @@ class SGLangClient:
         self, session: aiohttp.ClientSession, body: bytes, exchange: _Exchange
     ) -> tuple[Answer, ...]:
         for attempt in (1, 2):
+            if session.closed:  # the run ended meanwhile
+                return exchange.failed(Outcome.DISCONNECTED, "the client was closed before this was sent")
             try:
                 return await self._send(session, body, exchange)
             except TooLarge as error:

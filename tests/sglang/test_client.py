@@ -135,6 +135,17 @@ async def test_cancelling_closes_the_connection(name: str) -> None:
         await asyncio.wait_for(seen.gone.wait(), 5)
 
 
+@pytest.mark.parametrize("wanted", [SCORED, STREAMED])
+async def test_what_comes_to_be_sent_after_the_end_has_an_outcome(wanted: GenerateRequest) -> None:
+    """A scene whose cancelling takes long, on a machine that is too busy: no exception may end the run."""
+    async with serving(BEHAVIOURS["well"]) as url:
+        async with SGLangClient(url) as client:
+            pass
+        (got,) = await client.generate(wanted)
+    assert got.outcome is Outcome.DISCONNECTED
+    assert "closed before this was sent" in got.detail
+
+
 async def test_fifty_megabytes_pass() -> None:
     async with serving(BEHAVIOURS["huge"]) as url:
         assert (await ask(url)).ok
