@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from soak.detect.ceilings import FLOOR_COLDS
 from soak.detect.detector import Detector
 from soak.detect.settings import DetectSettings
 from soak.detect.verdict import Alarm, Verdict
@@ -151,7 +152,19 @@ def test_nothing_is_asked_again_for_a_probe_that_is_none() -> None:
 def test_a_few_probes_of_nothing_but_uncalibrated_kinds_are_not_clean() -> None:
     detector = Detector(SMOKE)
     detector.observe(probe(1))
-    assert detector.report().verdict is Verdict.CALIBRATING
+    report = detector.report()
+    assert report.verdict is Verdict.CALIBRATING
+    assert any("(0 of 60 controls, none was tried so far)" in reason for reason in report.reasons)
+    detector.add_control(PREFILL, divergence(1e-4), False)
+    assert any("(1 of 60 controls);" in reason for reason in detector.report().reasons)
+
+
+def test_as_many_repeated_colds_as_the_floor_takes_and_no_more() -> None:
+    detector = Detector(SMOKE)
+    for _ in range(FLOOR_COLDS):
+        assert detector.wants_cold_repeat()
+        detector.add_cold_repeat(divergence(1e-5), False)
+    assert not detector.wants_cold_repeat()
 
 
 @pytest.mark.parametrize("outcome", [ProbeOutcome.NON_FINITE, ProbeOutcome.BROKEN_INVARIANT])

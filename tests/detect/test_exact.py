@@ -113,6 +113,7 @@ def test_a_difference_with_colds_that_agree_is_corrupt_at_once() -> None:
     (alarm,) = detector.observe(repeated(result, 1e-12, cold=0.0))
     assert (alarm.verdict, alarm.channel, alarm.probes) == (Verdict.CORRUPT, "exact", (7,))
     assert "differed too" in alarm.evidence
+    assert "nowhere over the onset bound" in alarm.evidence
     later = probe(8, 1e-12, under_load=True)
     assert detector.wants_repeat(later) is None  # it stands already
     assert detector.observe(later) == ()
@@ -124,6 +125,7 @@ def test_a_difference_without_a_second_cold_is_suspect() -> None:
     (alarm,) = detector.observe(probe(7, 1e-6, under_load=True))
     assert alarm.verdict is Verdict.SUSPECT
     assert "not repeated" in alarm.evidence
+    assert "from scored token 1 on" in alarm.evidence
 
 
 def test_colds_that_differ_end_exact_mode_and_say_so() -> None:
