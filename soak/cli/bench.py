@@ -12,7 +12,7 @@ from typing import Literal
 
 import click
 
-from soak.cli import bench_load
+from soak.cli import bench_load, bench_parts
 from soak.export.patience import Patience
 
 
@@ -29,6 +29,9 @@ def command() -> None:
 
 command.add_command(bench_load.stub)
 command.add_command(bench_load.load)
+command.add_command(bench_parts.parse)
+command.add_command(bench_parts.judge)
+command.add_command(bench_parts.flat)
 
 
 @command.command(

@@ -1,0 +1,1 @@
+"""Does a request cost the same after a million others: plan, journal, detectors, metrics."""

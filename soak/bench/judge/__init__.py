@@ -1,0 +1,1 @@
+"""How fast many probes are compared and judged."""

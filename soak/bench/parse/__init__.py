@@ -1,0 +1,1 @@
+"""How fast answers with many logprobs become arrays, beside a JSON parser on the same bytes."""
