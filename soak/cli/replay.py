@@ -25,7 +25,7 @@ from soak.config import ConfigError, duration_s
 from soak.config.traffic import Load
 from soak.drive.doing import Leash, unleashed
 from soak.export.patience import Patience
-from soak.export.replay_words import as_values, minimised_words, replay_words
+from soak.export.replay_words import as_values, counted, minimised_words, replay_words
 from soak.incident import cuts
 from soak.incident.about import About
 from soak.incident.bundle import BundleError, read_bundle, write_bundle
@@ -39,7 +39,7 @@ from soak.incident.player import Manner
 from soak.incident.readings import Readings, ReadingsError
 from soak.incident.rebuild import read_incident
 from soak.incident.script import ScriptError, write_script
-from soak.incident.trace import Trace
+from soak.incident.trace import Trace, words_of
 from soak.run.exit_code import ExitCode
 from soak.run.replanning import read_run, refuse_other_plan, refuse_other_seed
 from soak.run.replaying import Replayed, Replaying, Wanted
@@ -250,26 +250,26 @@ class _Chosen:
     def _emit(self, path: Path, trace: Trace, about: About) -> None:
         write_script(path, trace, about)
         if trace.acted:
-            names = ", ".join(acted.name for acted in trace.acted)
-            self._say(f"{path} sends the prompts alone, without the experiment's actions: {names}")
+            names = counted([words_of(acted) for acted in trace.acted])
+            self._say(f"{path} sends the prompts alone, without what was done to the server: {names}")
 
     def _acting(self, trace: Trace) -> tuple[bool, Leash]:
-        """Whether the actions of an experiment are done again, and on which leash."""
+        """Whether load's pauses and the actions of an experiment are done again, and on which leash."""
         if not trace.acted:
             return False, unleashed
-        done = [acted.name for acted in trace.acted if acted.playable]
-        left = [acted.name for acted in trace.acted if not acted.playable]
+        done = counted([words_of(acted) for acted in trace.acted if acted.playable])
+        left = counted([words_of(acted) for acted in trace.acted if not acted.playable])
         if left:
-            self._say(f"an experiment's actions that no replay can do: {', '.join(left)}")
+            self._say(f"an experiment's actions that no replay can do: {left}")
         if not done:
             return False, unleashed
         if not self._config.target.disruptive:
             self._say(
-                f"an experiment's actions are left out ({', '.join(done)}): everybody on the server would "
-                "feel them; a CONFIG with target.disruptive: true lets them be done again"
+                f"what was done to the server is left out ({done}): everybody on it would feel that; a "
+                "CONFIG with target.disruptive: true lets it be done again"
             )
             return False, unleashed
-        self._say(f"an experiment's actions are done again: {', '.join(done)}")
+        self._say(f"done to the server again: {done}")
         return True, self._stack.enter_context(leashed(self._config.target, ledger_folder()))
 
     def _say(self, words: str) -> None:

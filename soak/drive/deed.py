@@ -19,6 +19,9 @@ NAMES = (
     FLUSH, PAUSE, RELOAD, RETRACTION, PRESSURE, ABORT_STORM, RESTART, KILL, ROLLING_RESTART, *OF_THE_NETWORK,
 )  # fmt: skip
 
+LOAD = "load"
+"""The target of what no experiment did but the plan of the load, which pauses the server it is sent to."""
+
 IN_FORCE, DONE, FAILED, UNDONE = "in force", "done", "failed", "undone"
 
 Settings = Mapping[str, int | str]

@@ -188,13 +188,17 @@ async def until_running(client: SGLangClient, least: int, within_s: float = _RUN
 
 @dataclass(frozen=True, slots=True)
 class Hands:
-    """What a deed is done with. client: for control; session: for prompts; made: its prompts."""
+    """What a deed is done with. client: for control; session: for prompts; made: its prompts.
+
+    leash: told before anything is in force; in_force: told once a pause is.
+    """
 
     client: SGLangClient
     session: Session
     made: Sequence[TokenIds]
     timeout_s: float
     leash: Leash = unleashed
+    in_force: Callable[[], None] = lambda: None
 
 
 async def do(name: str, settings: Settings, hands: Hands) -> tuple[str, list[Own]]:
@@ -239,6 +243,7 @@ async def _pause(name: str, settings: Settings, hands: Hands, late_s: float) -> 
             await asyncio.sleep(late_s)
         with hands.leash(name):
             async with paused(hands.client, str(settings.get("mode", "abort"))):
+                hands.in_force()
                 await asyncio.sleep(_whole(settings, "held_ms") / 1000)
         own = await beside
     finally:

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from soak.drive.deed import LOAD
 from soak.export.closing import counts, nats, printable, seconds, wrapped
 from soak.export.picture import picture
 from soak.incident.about import About
 from soak.incident.candidates import Candidate
 from soak.incident.history import History
 from soak.incident.incident import Incident
-from soak.incident.trace import Case, Origin, Trace
+from soak.incident.trace import Case, Origin, Trace, words_of
 from soak.oracle.divergence import diverge
 from soak.oracle.probe import PAIR_WORDS, ProbeOutcome
 
@@ -179,9 +180,12 @@ def _before(told: Told) -> list[str]:
     lines += wrapped("  ", f"Under way while the probe ran: {_listed(trace, history.beside_probe)}.")
     for acted in trace.acted:
         at_s, took_s = (acted.at_us - trace.case.at_us) / 1e6, acted.took_us / 1e6
-        where = f" on {acted.target}" if acted.target else ""
+        by_load = acted.target == LOAD
+        where = f" on {acted.target}" if acted.target and not by_load else ""
         when = f"{at_s:+.1f} s from the probe, for {took_s:.1f} s"
-        lines += wrapped("  ", f"In force, by an experiment: {acted.name}{where}, {when}.")
+        lines += wrapped(
+            "  ", f"In force, by {'load' if by_load else 'an experiment'}: {words_of(acted)}{where}, {when}."
+        )
     for places, words in (
         (history.aborted, "Taken back by the run"),
         (history.retracted, "Retracted by the server"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,7 +53,17 @@ def _like(repeat: Repeat) -> str:
     )
     if was.lost_parents:
         words += f"; {was.lost_parents} follow-ups were sent as recorded, since their parent failed"
+    if was.done:
+        words += f"; done again: {counted(was.done)}"
+    if was.refused:
+        words += f"; not done, as the server refused: {counted(was.refused)}"
     return words
+
+
+def counted(names: Sequence[str]) -> str:
+    """Each name once, with how often it is there."""
+    counts = Counter(names)
+    return ", ".join(name if n == 1 else f"{n} x {name}" for name, n in counts.items())
 
 
 def minimised_words(before: int, found: Minimised) -> str:
@@ -86,6 +97,8 @@ def as_values(original: Original, judged: Sequence[Judged], repeats: Sequence[Re
                 "prompts": repeat.fidelity.prompts,
                 "as_recorded": repeat.fidelity.as_recorded,
                 "same_hit": repeat.fidelity.same_hit,
+                "done_again": list(repeat.fidelity.done),
+                "refused": list(repeat.fidelity.refused),
             }
             for one, repeat in zip(judged, repeats, strict=True)
         ],

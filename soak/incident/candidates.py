@@ -111,13 +111,15 @@ def _conditions(
     together = bool(history.beside_writer) or _any_together(trace)
     held["co_batched_prefill"] = held["others_decoding"] = together
     acted = {each.name for each in trace.acted}
+    pauses = {each.settings.get("mode", "abort") for each in trace.acted if each.name == PAUSE}
     held["retraction"] = (
         bool(history.retracted)
         or trace.case.kind is ResumeKind.RETRACTED
-        or bool(acted & {RETRACTION, PRESSURE, PAUSE})
+        or bool(acted & {RETRACTION, PRESSURE})
+        or "retract" in pauses
     )
     held["host_hit"] = bool(history.from_host) or trace.case.kind is ResumeKind.HOST
-    held["abort_while_loading"] = bool(history.aborted) or bool(acted & {ABORT_STORM, PAUSE})
+    held["abort_while_loading"] = bool(history.aborted) or ABORT_STORM in acted or "abort" in pauses
     held["shared_again"] = True if history.touched else None
     held["short_tail"] = any(
         0 < len(trace.sent[touch.place].ids) - trace.seen[touch.place].cached_tokens <= _SHORT

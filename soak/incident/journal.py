@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from soak.drive.deed import Deed
+from soak.drive.deed import DONE, LOAD, PAUSE, Deed
 from soak.drive.observation import Observation
 from soak.incident.journal_file import JournalFile, decisions_in
 from soak.incident.journal_pruning import Keep
@@ -74,6 +74,7 @@ class Journal:
             raise
         self._clock = clock
         self._spoiled = 0
+        self._paused = 0
         self._server_s = 0.0
         self._closed = False
         self._writer.start()
@@ -149,6 +150,12 @@ class Journal:
     def deed(self, deed: Deed) -> None:
         """An action of an experiment, when it begins and once more when it is over."""
         self._writer.put(deed, 1024)
+
+    def paused(self, mode: str, began_s: float, ended_s: float) -> None:
+        """A pause that load itself wanted is over: an action like an experiment's, by a number below 0."""
+        self._paused += 1
+        settings: dict[str, int | str] = {"mode": mode, "held_ms": max(1, round((ended_s - began_s) * 1000))}
+        self.deed(Deed(-self._paused, PAUSE, LOAD, began_s, ended_s, settings, DONE))
 
     def alarm(self, stored: StoredAlarm) -> None:
         """An alarm under its id becomes an incident; one that is an incident already stays as it is."""

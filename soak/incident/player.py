@@ -14,12 +14,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from soak.drive.deed import PAUSE
 from soak.drive.doing import Hands, Leash, NotDoneError, do, prompts_of, unleashed
 from soak.incident.order import Order, Request, Speed, order_of
 from soak.incident.salt import Salt
 from soak.incident.trace import Acted, Seen, Sent, Trace
 from soak.sglang.exchange import Answer, TokenIds
 from soak.sglang.session import Session
+
+_KEPT_PAUSE_GAP_US = 250_000
+"""At full speed, of the time between a request and the pause that was meant to find it generating."""
 
 Gate = Callable[[int], Awaitable[None]]
 """Waits until so many tokens may be asked of the server."""
@@ -61,12 +65,14 @@ class Player:
         acted = trace.acted if manner.act else ()
         self._acted = tuple(each for each in acted if each.playable)
         self._over = [asyncio.Event() for _ in self._acted]
+        self._in_force = [asyncio.Event() for _ in self._acted]
         self._acted_at: list[tuple[int, int]] = [(0, 0)] * len(self._acted)
         self._starts = [request.at_us for request in self.order.requests]
         self._ends = sorted(
             max(request.at_us, *(trace.seen[place].finished_us for place in request.places))
             for request in self.order.requests
         )
+        self.done: list[Acted] = []
         self.refused: list[str] = []
 
     def namespace(self, name: str) -> str | None:
@@ -103,6 +109,7 @@ class Player:
                 self._begin_acts(group, number)
                 if self._acted:
                     await self._until_over(request.at_us)
+                    await self._until_paused(request.at_us)
                 if self._manner.speed is Speed.MAX:
                     await self._turn(request)
                 group.create_task(self._send(number, request))
@@ -129,6 +136,12 @@ class Player:
             if us is None or acted.at_us + acted.took_us <= us:
                 await over.wait()
 
+    async def _until_paused(self, us: int) -> None:
+        """Wait for pauses that had begun by then: what was sent into one queued up there."""
+        for acted, in_force in zip(self._acted, self._in_force, strict=True):
+            if acted.name == PAUSE and acted.at_us <= us:
+                await in_force.wait()
+
     async def _act(self, place: int) -> None:
         """One action of the trace: a pause lasts as long as it did, since nothing ends meanwhile."""
         acted = self._acted[place]
@@ -136,16 +149,34 @@ class Player:
             if self._manner.speed is Speed.RECORDED:
                 await self._at(acted.at_us)
             await self._until(bisect_left(self._ends, acted.at_us))
+            if self._manner.speed is Speed.MAX and acted.name == PAUSE:
+                await asyncio.sleep(self._gap_us(acted) / 1e6)
             began = self.now_us()
             made = [self.salt(ids) for ids in self._prompts_of(acted)]
-            hands = Hands(self.session.client, self.session, made, self._manner.timeout_s, self._manner.leash)
+            hands = Hands(
+                self.session.client,
+                self.session,
+                made,
+                self._manner.timeout_s,
+                self._manner.leash,
+                self._in_force[place].set,
+            )
             try:
                 await do(acted.name, acted.settings, hands)
             except NotDoneError as error:
                 self.refused.append(f"{acted.name}: {error}")
+            else:
+                self.done.append(acted)
             self._acted_at[place] = (began, self.now_us() - began)
         finally:
+            self._in_force[place].set()
             self._over[place].set()
+
+    def _gap_us(self, acted: Acted) -> int:
+        """How long after what was sent or ended last a pause began: it may have wanted a prompt to run."""
+        starts, ends = bisect_right(self._starts, acted.at_us), bisect_left(self._ends, acted.at_us)
+        last = max(self._starts[starts - 1] if starts else 0, self._ends[ends - 1] if ends else 0)
+        return min(_KEPT_PAUSE_GAP_US, max(0, acted.at_us - last))
 
     def _prompts_of(self, acted: Acted) -> list[TokenIds]:
         ordinary = (self.salt.low, self.salt.low + len(self.salt.table))

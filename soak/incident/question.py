@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from soak.incident.cuts import case_share
+from soak.incident.foreign import foreign_answers
 from soak.incident.judge import Measured
 from soak.incident.pairs import Pair, alone, ask_pair
 from soak.incident.player import Player
@@ -23,6 +24,8 @@ from soak.oracle.probe import ProbeOutcome, ResumeKind
 from soak.oracle.victims import Victim
 from soak.plan.item import WrittenBy
 from soak.sglang.exchange import Answer, Outcome, TokenIds
+
+_MOST_FOREIGN = 3  # answers of others that are told
 
 
 @dataclass(slots=True)
@@ -77,6 +80,8 @@ class Asking:
 
     async def quiet(self) -> None:
         """The second pair, the repeated cold pass and the control, after all load."""
+        if self._case.outcome is ProbeOutcome.BROKEN_INVARIANT and self._hard is None:
+            await self._guarded(self._canaries())
         if not self._askable or self._hard is not None:
             return
         if self.warm is None:
@@ -132,6 +137,13 @@ class Asking:
         made = await ask_pair(passes, self.player, len(self._pairs))
         self.question, self.warm, self.cold = made.question, made.warm, made.cold
         self._pairs.append(made.divergence)
+
+    async def _canaries(self) -> None:
+        """An alarm of another's answer: does one of the trace's canaries have another's again?"""
+        words = await foreign_answers(self._passes(), self.player)
+        if words:
+            self._hard = ProbeOutcome.BROKEN_INVARIANT
+            self._notes[:] = words[:_MOST_FOREIGN]
 
     async def _score_warm(self, passes: Passes, question: Question) -> Array:
         scored = await passes.score("warm", question.ids, question.start, self._namespace)

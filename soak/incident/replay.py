@@ -13,7 +13,7 @@ from soak.incident.judge import Measured
 from soak.incident.player import Gate, Manner, Player
 from soak.incident.question import Asking
 from soak.incident.salt import Salt
-from soak.incident.trace import Case, Trace
+from soak.incident.trace import Case, Trace, words_of
 from soak.sglang.exchange import Outcome
 from soak.sglang.session import Session
 
@@ -23,13 +23,16 @@ class Fidelity:
     """How like the recorded answers the new ones were. Counts of prompts.
 
     as_recorded: with the same outcome; same_hit: with as many tokens from the cache; lost_parents: follow-ups
-    whose parent came to nothing this time, sent as they were recorded.
+    whose parent came to nothing this time, sent as they were recorded. done: pauses and other actions of the
+    trace that were done again, by name; refused: those that the server did not take, in words.
     """
 
     prompts: int
     as_recorded: int
     same_hit: int
     lost_parents: int
+    done: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ def _fidelity(player: Player) -> Fidelity:
         ),
         same_hit=sum(answer.cached_tokens == seen.cached_tokens for answer, seen in pairs),
         lost_parents=player.lost_parents,
+        done=tuple(words_of(acted) for acted in player.done),
+        refused=tuple(player.refused),
     )
 
 

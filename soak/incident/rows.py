@@ -224,7 +224,7 @@ def _case(row: dict[str, Any], arrays: Mapping[str, npt.NDArray[np.generic]], pr
             raise RowError(f"case_{name}.npy: a logprob is not finite")
         logprobs[name] = values.astype(np.float64)
     made = Case(
-        number=take.whole("number"),
+        number=take.whole("number", -MOST_INT),  # below 0: a load prompt that was an alarm by itself
         kind=take.one_of("kind", ResumeKind),
         shape=take.text("shape"),
         stream=take.text("stream"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from soak.drive.deed import PLAYABLE
+from soak.drive.deed import PAUSE, PLAYABLE
 from soak.oracle.probe import ProbeOutcome, ResumeKind
 from soak.sglang.exchange import Logprobs, TokenIds
 
@@ -109,7 +109,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Acted:
-    """An action of an experiment that was in force meanwhile.
+    """An action that was in force meanwhile: an experiment's, or a pause of the load's own (target "load").
 
     Microseconds from the start of the trace, below 0 for one that began before; took_us: until it was over.
     settings: plain values, as in ``soak.drive.deed``.
@@ -125,6 +125,12 @@ class Acted:
     def playable(self) -> bool:
         """Whether a replay can do it again."""
         return self.name in PLAYABLE
+
+
+def words_of(acted: Acted) -> str:
+    """An action by its name, a pause with what it did to what ran."""
+    mode = acted.settings.get("mode")
+    return f"{acted.name} ({mode})" if acted.name == PAUSE and mode else acted.name
 
 
 @dataclass(frozen=True, slots=True)

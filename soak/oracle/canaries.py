@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -21,14 +22,15 @@ _VARIED = 4  # different tokens that an answer has at least: a model that repeat
 _KEPT = 32  # different answers of one canary
 
 Answer = tuple[int, ...]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Book:
+class _Book(Generic[T]):
     """What one canary was answered: how often each, where first, and what was told already."""
 
     seen: Counter[Answer] = field(default_factory=Counter)
-    where: dict[Answer, str] = field(default_factory=dict)
+    where: dict[Answer, tuple[str, T]] = field(default_factory=dict)
     told: set[Answer] = field(default_factory=set)
 
     def own(self) -> Answer | None:
@@ -39,22 +41,22 @@ class _Book:
         return ranked[0][0]
 
 
-class Canaries:
-    """All answers of all canaries, by key; bounded."""
+class Canaries(Generic[T]):
+    """All answers of all canaries, by key; bounded. T: what an answer is part of, handed back as it came."""
 
     def __init__(self) -> None:
-        self._books: dict[int, _Book] = {}
+        self._books: dict[int, _Book[T]] = {}
         self.judged = 0  # answers of canaries whose own answer was known
 
-    def observe(self, key: int, ids: TokenIds, where: str) -> list[str]:
-        """One answer; what is wrong with it, or by now with an earlier one, in words."""
+    def observe(self, key: int, ids: TokenIds, where: str, of: T) -> list[tuple[str, T]]:
+        """One answer; what is wrong with it, or by now with an earlier one: in words, and of what it is."""
         if len(ids) < LEAST or len(np.unique(ids)) < _VARIED:
             return []
         answer: Answer = tuple(ids.tolist())
         book = self._books.setdefault(key, _Book())
         if answer in book.seen or len(book.seen) < _KEPT:
             book.seen[answer] += 1
-            book.where.setdefault(answer, where)
+            book.where.setdefault(answer, (where, of))
         owners: dict[Answer, list[int]] = {}
         for other, held in self._books.items():
             own = held.own()
@@ -62,24 +64,28 @@ class Canaries:
                 owners.setdefault(own, []).append(other)
         self.judged += book.own() is not None
         return [
-            words
+            found
             for other, held in self._books.items()
             if (own := held.own()) is not None and len(owners[own]) == 1
-            for words in self._foreign(other, held, own, owners)
+            for found in self._foreign(other, held, own, owners)
         ]
 
     @staticmethod
-    def _foreign(key: int, book: _Book, own: Answer, owners: dict[Answer, list[int]]) -> list[str]:
+    def _foreign(
+        key: int, book: _Book[T], own: Answer, owners: dict[Answer, list[int]]
+    ) -> list[tuple[str, T]]:
         found = []
         for answer in book.seen:
             whose = owners.get(answer, [])
             if answer == own or len(whose) != 1 or answer in book.told:
                 continue
             book.told.add(answer)
-            found.append(
-                f"{book.where[answer]}: canary {key} was answered with the answer of canary {whose[0]}, "
-                f"{len(answer)} tokens, where {book.seen[own]} times it gave its own"
+            where, of = book.where[answer]
+            words = (
+                f"{where}: canary {key} was answered with the answer of canary {whose[0]}, {len(answer)} "
+                f"tokens, where {book.seen[own]} times it gave its own"
             )
+            found.append((words, of))
         return found
 
     def clear(self) -> None:

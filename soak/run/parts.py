@@ -97,6 +97,8 @@ def wire(
     """
     spec, probe = identity.spec, config.probe
     session = session or Session(client, identity.run_id)
+    if journal is not None:
+        session.on_paused = journal.paused
     brake = Brake(StopLimits(config.stop.queue, config.stop.token_usage, config.stop.ttft))
     record = Record(
         config,

@@ -68,7 +68,7 @@ class Record:
         self.metrics = RunMetrics(registry, shapes=shapes)
         self.coverage = Coverage(spec.geometry, config.spec_shapes)
         self._plan_key = (config.run.seed, nonce)
-        self.canaries = Canaries()
+        self.canaries: Canaries[Observation] = Canaries()
         pool = spec.geometry.max_total_tokens
         self.victims = Victims(
             config.run.seed,
@@ -127,8 +127,9 @@ class Record:
         item, answer = seen.item, seen.answer
         if item.shape == canary.NAME:
             where = f"load request {item.index}, step {item.step}, part {seen.part}"
-            for words in self.canaries.observe(canary.key_of(item, seen.part), answer.output_ids, where):
-                self._spoiled(seen, words)
+            key = canary.key_of(item, seen.part)
+            for words, of in self.canaries.observe(key, answer.output_ids, where, seen):
+                self._spoiled(of, words)  # it may be an earlier one: that is what went wrong
         if item.strict and answer.text is not None:
             code = code_of(*self._plan_key, item.index, seen.part)
             words = wrong(answer.text, code, answer.finish_reason == "stop")

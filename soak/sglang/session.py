@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import heapq
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 
 from soak.sglang.client import SGLangClient
@@ -31,6 +32,7 @@ class Session:
     on_sending: told, before a request is sent, of the lowest and the highest number of a rid that the server
     may hold from then on. token: what names this process, drawn if not given. ranks: data-parallel ones of
     the server; with several, each is a worker of its own, and ``rank_of`` says which one an index is sent to.
+    on_paused: told of each pause when it is over: mode, begin and end in seconds of ``time.monotonic()``.
     """
 
     def __init__(
@@ -55,6 +57,8 @@ class Session:
         self._giving_back: set[asyncio.Task[None]] = set()
         self._namespaces = 0
         self._paused = False
+        self._pause: tuple[str, float] | None = None  # mode, since when
+        self.on_paused: Callable[[str, float, float], None] = lambda _mode, _began_s, _ended_s: None
         self._pausing = asyncio.Lock()
 
     def rid(self) -> str:
@@ -129,15 +133,19 @@ class Session:
             self._paused = True
             try:
                 paused, _ = await self.client.pause(mode)
+                self._pause = (mode, time.monotonic()) if paused else None
                 yield paused
             finally:
                 await asyncio.shield(self.let_go_on())
 
     async def let_go_on(self) -> None:
-        """End a pause of this session, if there is one."""
+        """End a pause of this session, if there is one; ``on_paused`` is then told of it."""
         if self._paused:
             gone_on, _ = await self.client.continue_()
             self._paused = not gone_on
+            if gone_on and self._pause is not None:
+                (mode, began_s), self._pause = self._pause, None
+                self.on_paused(mode, began_s, time.monotonic())
 
     def tenant(self, number: int) -> str:
         """The namespace of a tenant, the same for the whole session and nobody else's."""

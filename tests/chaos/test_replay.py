@@ -147,11 +147,13 @@ def test_actions_that_do_not_matter_are_dropped() -> None:
 
 
 def test_they_count_as_conditions_of_known_faults() -> None:
-    hybrid = about()
-    names = {one.fault.name for one in candidates(traced(PAUSE), history_of(traced(PAUSE)), hybrid)}
-    without = {one.fault.name for one in candidates(traced(), history_of(traced()), hybrid)}
-    assert without < names
-    assert "abort-slot-reuse" in names - without
+    def named(*acted: Acted) -> set[str]:
+        trace = traced(*acted)
+        return {one.fault.name for one in candidates(trace, history_of(trace), about())}
+
+    aborting = replace(PAUSE, settings={"mode": "abort", "held_ms": 20})
+    assert "abort-slot-reuse" in named(aborting) - named()
+    assert named(PAUSE) == named()  # a pause that keeps what runs aborts nothing
 
 
 async def test_an_incident_names_the_actions_in_its_window(tmp_path: Path) -> None:
@@ -180,4 +182,4 @@ async def test_an_incident_names_the_actions_in_its_window(tmp_path: Path) -> No
     finally:
         reader.close()
     assert "In force, by an experiment: flush on server" in words
-    assert "In force, by an experiment: pause on server" in words
+    assert "In force, by an experiment: pause (in_place) on server" in words

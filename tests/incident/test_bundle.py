@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from soak.incident.bundle import SCHEMA, BundleError, read_bundle, write_bundle
 from soak.incident.rows import MOST_ITEMS
-from soak.incident.trace import Origin, Trace
+from soak.incident.trace import Acted, Origin, Trace
 from soak.oracle.probe import ProbeOutcome, ResumeKind
 from tests.incident.traces import Script, about, random_ids, same
 
@@ -51,6 +51,38 @@ def test_a_bundle_comes_back_as_it_was(tmp_path: Path) -> None:
     assert same(trace, small())
     assert said == about(notes=("one", "two"))
     assert "soak replay --bundle" in (tmp_path / "bundle" / "README.txt").read_text()
+
+
+def schema(folder: Path) -> int:
+    return int(json.loads((folder / "bundle.json").read_text())["schema"])
+
+
+def test_what_an_older_soak_can_read_is_written_so_that_it_does(tmp_path: Path) -> None:
+    trace = small()
+    write_bundle(tmp_path / "plain", trace, about())
+    acted = replace(trace, acted=(Acted("pause", 5, 30, {"mode": "in_place", "held_ms": 1}, "load"),))
+    write_bundle(tmp_path / "acted", acted, about())
+    case = replace(trace.case, kind=ResumeKind.DECODE_BATCH, victim=None, beside=(40, 0, 12))
+    beside = replace(trace, case=case)
+    write_bundle(tmp_path / "beside", beside, about())
+    assert [schema(tmp_path / name) for name in ("plain", "acted", "beside")] == [1, 2, 3] == [1, 2, SCHEMA]
+    assert same(read_bundle(tmp_path / "beside")[0], beside)
+    with pytest.raises(BundleError, match="one 0"):
+        write_then_read(tmp_path / "two", replace(beside, case=replace(case, beside=(0, 0, 12))))
+
+
+def write_then_read(folder: Path, trace: Trace) -> Trace:
+    write_bundle(folder, trace, about())
+    return read_bundle(folder)[0]
+
+
+def test_an_alarm_of_a_load_prompt_comes_back(tmp_path: Path) -> None:
+    """Its number is below 0: no probe asked."""
+    trace = small()
+    nothing = np.empty(0)
+    case = replace(trace.case, number=-2, warm=nothing, cold=nothing, control=None, cold_again=None)
+    case = replace(case, outcome=ProbeOutcome.BROKEN_INVARIANT, detail="canary 3 was answered as canary 4")
+    assert same(write_then_read(tmp_path / "b", replace(trace, case=case)), replace(trace, case=case))
 
 
 YES_OR_NO = st.booleans()
