@@ -19,7 +19,7 @@ UNREACHABLE = {
     "tenant-key-collision": "needs an adapter, and no request of soak names one",
     "chunk-boundary-slip": "spoils cold passes alike: tests/run/test_invariance.py plays it",
     "late-output-rows": "spoils no cache: tests/run/test_batch_decoding.py plays it",
-    "identity-swap": "spoils no cache: only a canary sees it",
+    "identity-swap": "spoils no cache: tests/incident/test_canary_replay.py plays it",
 }
 
 
