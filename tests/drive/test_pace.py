@@ -34,3 +34,23 @@ def test_failures_and_answers_without_a_first_token_teach_nothing() -> None:
     unstreamed.first_token_s = None
     pace.observe(unstreamed)
     assert pace.delay_s(Abort(AbortBy.REQUEST, prefill_per_mille=900), 4000) == before
+
+
+def test_prompts_that_were_cached_do_not_make_prefill_look_slow() -> None:
+    pace = Pace()
+    for _ in range(50):
+        pace.observe(answer(1.0, 0.1))
+        hit = answer(0.1, 0.1)
+        hit.cached_tokens = hit.prompt_tokens - 1
+        pace.observe(hit)
+    delay = pace.delay_s(Abort(AbortBy.REQUEST, prefill_per_mille=1000), 1000)
+    assert 0.9 < delay < 1.3
+
+
+def test_an_answer_of_one_token_teaches_without_being_streamed() -> None:
+    pace = Pace()
+    for _ in range(100):
+        whole = answer(2.0, 0.0)
+        whole.first_token_s, whole.completion_tokens = None, 1
+        pace.observe(whole)
+    assert abs(pace.delay_s(Abort(AbortBy.REQUEST, prefill_per_mille=1000), 1000) - 2.0) < 0.01
