@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -222,19 +221,10 @@ async def test_sixteen_tokens_are_enough_to_be_scored(tail: int, outcome: ProbeO
     assert result.outcome is outcome
 
 
-async def test_companions_are_from_one_to_as_many_as_there_may_be() -> None:
-    class Counting(Batches):
-        prompts: ClassVar[set[int]] = set()
-
-        async def generate(self, prompts: Iterable[TokenIds], **fields: object) -> tuple[Answer, ...]:
-            together = list(prompts)
-            self.prompts.add(len(together))
-            return await super().generate(together, **fields)
-
-    asking, _ = invariance(Counting())
-    await probes(asking, 60)
-    assert Counting.prompts == {1, 2, 3, 4}
-    Counting.prompts.clear()
-    asking, _ = invariance(Counting(), companions=1)
-    await probes(asking, 60)
-    assert Counting.prompts == {1, 2}
+@pytest.mark.parametrize(("companions", "together"), [(1, {2}), (3, {2, 3, 4})])
+async def test_companions_are_from_one_to_as_many_as_there_may_be(
+    companions: int, together: set[int]
+) -> None:
+    asking, _ = invariance(Batches(), companions=companions)
+    made = [result for result in await probes(asking, 90) if result.kind is ResumeKind.IN_A_BATCH]
+    assert {int(result.ways.split(" of ")[1].split()[0]) for result in made} == together
