@@ -6,6 +6,7 @@ different length: the difference of their CPU seconds over the difference of the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -91,10 +92,14 @@ class Peer:
                 )  # fmt: skip
                 late = threading.Timer(_PATIENCE_S, lambda: os.killpg(child.pid, signal.SIGKILL))
                 late.start()
-                # wait4 tells what this one child and those it waited for have used
-                _, status, used = os.wait4(child.pid, 0)
-                late.cancel()
-                child.returncode = os.waitstatus_to_exitcode(status)
+                try:
+                    # wait4 tells what this one child and those it waited for have used
+                    _, status, used = os.wait4(child.pid, 0)
+                    child.returncode = os.waitstatus_to_exitcode(status)
+                finally:
+                    late.cancel()
+                    with contextlib.suppress(ProcessLookupError):  # whatever it left, or all if interrupted
+                        os.killpg(child.pid, signal.SIGKILL)
             wall_s = time.monotonic() - began
             if child.returncode:
                 said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
