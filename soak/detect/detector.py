@@ -67,6 +67,10 @@ class Detector:
         name = ResumeKind(kind).value
         return 0 if self._ready(name) else self._book(name).calibration.controls_missing
 
+    def waits_for(self, kind: ResumeKind | str) -> bool:
+        """Whether enough probes were of this kind that the verdict waits for its controls."""
+        return self._book(kind).probes >= HANDFUL
+
     def bounds(self, kind: ResumeKind | str) -> Bounds | None:
         """What is in force for a kind in tolerance mode; None while it is calibrating."""
         return self._book(kind).calibration.bounds

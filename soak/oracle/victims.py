@@ -138,9 +138,12 @@ class Victims:
     def recipe(self, number: int, written_by: WrittenBy) -> Victim | None:
         """One of the latest victims to copy the writing of, used up or evicted or not; None without any.
 
-        Controls would otherwise end where probes have used all victims of a kind up.
+        Controls would otherwise end where probes have used all victims of a kind up. Where nothing was left
+        to be written by prefill alone, what decode went on from was still prefilled, and resumes there.
         """
         written = self._recipes.get(written_by)
+        if written is None and written_by is WrittenBy.PREFILL:
+            written = self._recipes.get(WrittenBy.DECODE)
         return Draw(self._seed, "recipe", number).choice(written) if written else None
 
     def long_one(self, number: int) -> Victim | None:

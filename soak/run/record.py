@@ -228,11 +228,14 @@ class Record:
             self._alarm(alarm)
 
     def lacking_controls(self) -> ResumeKind | None:
-        """The kind, among those that load has written, that is furthest from being calibrated."""
+        """The kind, among those that load has written or probes have met, furthest from being calibrated.
+
+        What decode wrote is often resumed inside its prompt: the verdict waits for that kind then as well.
+        """
         missing = {
             kind: self.detector.controls_missing(kind)
             for kind, written_by in _CONTROLLED.items()
-            if self.victims.has(written_by)
+            if self.victims.has(written_by) or self.detector.waits_for(kind)
         }
         kind = max(missing, key=missing.__getitem__, default=None)
         return kind if kind is not None and missing[kind] else None

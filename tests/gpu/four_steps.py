@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import sys
@@ -78,7 +79,8 @@ class Target:
                 "(evicted, flushed, another page size than --page, or no hybrid with extra_buffer)"
             )
         scored = [entry[0] for entry in meta["input_token_logprobs"]]
-        return [float(value) for value in scored[-(len(ids) - start - 1) :]]
+        # null stands for a number that is none, which no state that is right gives
+        return [math.nan if value is None else float(value) for value in scored[-(len(ids) - start - 1) :]]
 
 
 def prompts(draw: random.Random, count: int, length: int) -> list[Ids]:
@@ -98,7 +100,7 @@ def compared(
         for n, ids in zip(names, both, strict=True)
     ]
     return [
-        max(abs(a - b) for a, b in zip(left, right, strict=True))
+        max(math.inf if math.isnan(a - b) else abs(a - b) for a, b in zip(left, right, strict=True))
         for left, right in zip(warm, cold, strict=True)
     ]
 

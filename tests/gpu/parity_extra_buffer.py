@@ -1,6 +1,7 @@
 """Where does a hybrid with ``extra_buffer`` resume? Asks a real server on a GPU, or the simulator.
 
-The rules, read in SGLang 0.5.17 to 0.5.23 and modelled by the simulator: c = max(64, page), I = the track
+The rules, read in SGLang 0.5.17 to 0.5.23 and modelled by the simulator: c = max(64, page),
+or the model's mamba_chunk_size in place of 64 where its config has one; I = the track
 interval. A prefill that resumes at r and computes n tokens keeps a state at r + floor(n / c) * c, and nothing
 if n < c; a decode keeps one at the last multiple of I it passed. Every case has a namespace of its own, so
 nothing else on the server is touched, but nobody else should fill the cache meanwhile. Standard library only,
@@ -36,7 +37,8 @@ class Geometry:
 class Target:
     """The server, and a namespace for each case."""
 
-    def __init__(self, url: str, key: str | None) -> None:
+    def __init__(self, url: str, key: str | None, grid: int = 64) -> None:
+        self._grid = grid
         self._url = url.rstrip("/")
         self._key = key
         self._run = f"extra-buffer-{os.getpid()}-{random.randrange(10**9)}"
@@ -63,7 +65,7 @@ class Target:
         chunk = int(info["chunked_prefill_size"])
         context = int(self.call("/v1/models")["data"][0]["max_model_len"])
         return Geometry(
-            grid=max(64, int(info["page_size"])),
+            grid=max(self._grid, int(info["page_size"])),
             interval=int(info["mamba_track_interval"]),
             chunk=chunk if chunk > 0 else context,
             context=context,
@@ -185,9 +187,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--api-key-env", default="SGLANG_API_KEY", help="variable that holds the server's key"
     )
+    parser.add_argument(
+        "--grid", type=int, default=64, help="the model's mamba_chunk_size, which no server tells; 64 without"
+    )
     given = parser.parse_args(arguments)
     if given.url:
-        failures = check(Target(given.url, os.environ.get(given.api_key_env)), print)
+        failures = check(Target(given.url, os.environ.get(given.api_key_env), given.grid), print)
     else:
         from soak.sim.config import SimConfig
         from tests.real_sglang.simulated import serving

@@ -48,7 +48,7 @@ def test_a_victim_is_used_up_and_a_recipe_is_not() -> None:
     assert not victims.has(WrittenBy.PREFILL)
     for number in range(10):
         assert victims.recipe(number, WrittenBy.DECODE) is not None
-    assert victims.recipe(1, WrittenBy.PREFILL) is None
+    assert victims.recipe(1, WrittenBy.PREFILL) is not None  # its prompt was prefilled, and resumes there
     assert [victims.choose(n) is None for n in range(4)] == [False, False, True, True]
     assert victims.has(WrittenBy.DECODE)  # calibration goes on when probes have used all of them up
     assert victims.recipe(1, WrittenBy.DECODE) is not None

@@ -9,13 +9,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from soak import config as configs
+from soak.detect.settings import HANDFUL
 from soak.detect.verdict import Verdict
 from soak.drive.observation import Observation
+from soak.oracle.probe import ResumeKind
 from soak.plan.geometry import Geometry
 from soak.plan.item import Item, Prompt, Segment, WrittenBy
 from soak.plan.strict import code_of
 from soak.run.record import Record
 from soak.sglang.exchange import Answer, Outcome
+from tests.detect.synthetic import divergence, probe
 
 
 def record(geometry: Geometry | None = None) -> tuple[Record, list[str]]:
@@ -75,6 +78,23 @@ def test_what_only_fills_the_pool_is_not_probed(step: int, victims: int) -> None
     filler = replace(seen(Answer("r", Outcome.OK)).item, shape="abort-load", step=step)
     tested.observe_load(replace(seen(Answer("r", Outcome.OK)), item=filler))
     assert len(tested.victims) == victims
+
+
+def test_what_decode_wrote_is_resumed_inside_its_prompt_too_and_the_verdict_gets_controls_for_it() -> None:
+    tested, _ = record()
+    tested.observe_load(seen(Answer("r", Outcome.OK, output_ids=np.full(40, 5, np.int32))))
+    assert tested.lacking_controls() is ResumeKind.DECODE
+    for number in range(HANDFUL):
+        tested.detector.observe(probe(number, score=1e-4, kind=ResumeKind.PREFILL))
+    asked = set()
+    for number in range(300):
+        lacking = tested.lacking_controls()
+        if lacking is None:
+            break
+        asked.add(lacking)
+        assert tested.victims.recipe(number, WrittenBy[lacking.name]) is not None
+        tested.detector.add_control(lacking, divergence(1e-4 + number * 1e-7), number % 2 == 0)
+    assert asked == {ResumeKind.DECODE, ResumeKind.PREFILL}
 
 
 def _answered(shape: str, ids: object, part_key: int, index: int, **fields: object) -> Observation:
