@@ -1,6 +1,6 @@
 """The picture of noise floors: of each kept soak the median and the largest k3, by what is compared.
 
-    python3 -m tests.gpu.floors docs/evidence/h200 docs/evidence/h200-floors.svg
+python3 -m tests.gpu.floors docs/evidence/h200 docs/evidence/h200-floors.svg
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LEAST = 1e-7
 
 
 def figures(folder: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Name and figures of each chosen soak, of its first shape with all of them. KeyError for one that is not there."""
+    """Name and figures of each chosen soak, of the shape with most probes. KeyError for a missing one."""
     found = []
     for file, name, called in CHOSEN:
         rows = {row["name"]: row for row in json.loads((folder / file).read_text())}
