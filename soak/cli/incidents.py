@@ -13,8 +13,10 @@ import click
 
 from soak.cli.journals import journal_file, journal_options
 from soak.config import ConfigError
+from soak.export.gone_words import gone_words
 from soak.export.incident_words import heading, incident_words, without_trace
 from soak.export.telling import told_of
+from soak.incident import target_lost
 from soak.incident.bundle import write_bundle
 from soak.incident.folder import BundleError
 from soak.incident.incident import Incident
@@ -131,6 +133,10 @@ def explained(reader: JournalReader, name: str, said: dict[str, str]) -> str:
     try:
         return incident_words(told_of(reader, incident, said.get(incident.id, "")))
     except TraceUnavailable as error:
+        if target_lost.is_one(incident):
+            lost = target_lost.under_way(incident, reader.prompts(incident.ranges))
+            seed = reader.session(lost[0].session).seed if lost else None
+            return gone_words(incident, lost, seed)
         return without_trace(incident, str(error), said.get(incident.id, ""))
 
 

@@ -20,6 +20,7 @@ from soak.export.course_file import CourseFile
 from soak.export.snapshot import take_snapshot
 from soak.export.summary import LoadCount, RunFacts, build_summary
 from soak.export.terminal import Terminal
+from soak.incident import target_lost
 from soak.plan.spec import PLAN_VERSION
 from soak.run.exit_code import exit_code
 from soak.run.identity import Identity
@@ -114,7 +115,18 @@ class Stretch:
             self._whole.screen.say(f"{left} aborts could not be delivered: the server may still run them")
         self._show()
         self._ended_at = self._started_at + timedelta(seconds=time.monotonic() - started)
-        return lost.result() if lost.done() and not lost.cancelled() else ""
+        return self._lost(lost.result()) if lost.done() and not lost.cancelled() else ""
+
+    def _lost(self, words: str) -> str:
+        """Why it ended; where nothing answers any more, what was under way is kept as an incident."""
+        parts = self._parts
+        if not parts.continuity.gone or parts.record.journal is None:
+            return words
+        kept = target_lost.gone(
+            self._target.fingerprint.digest(), time.time() - parts.continuity.gone_s, f"{words}."
+        )
+        parts.record.journal.alarm(kept)
+        return f"{words}; what was under way then: soak incidents show {kept.id}"
 
     async def _wind_down(
         self, probes: list[asyncio.Task[None]], drain_s: float, stopped: asyncio.Task[Any]

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from soak.cli.incidents import explained
 from soak.detect.detector import Detector
 from soak.export.closing import closing_words
 from soak.export.learnt import Learnt
 from soak.export.terminal import Terminal
+from soak.incident.journal_reader import JournalReader
 from soak.oracle.divergence import Divergence
 from soak.run.calibrating import CalibrationRun
 from soak.run.exit_code import ExitCode
@@ -280,6 +284,16 @@ async def test_a_server_that_stays_away_ends_the_run_with_all_it_found(tmp_path:
     assert summary["exit_code"] == ExitCode.TARGET
     assert summary["gaps"][0]["ended_at"] is None
     assert summary["load"]["outcomes"]["ok"] >= 5
+    (why,) = [reason for reason in summary["reasons"] if "target lost" in reason]
+    kept = why.rsplit(maxsplit=1)[-1]
+    with closing(JournalReader(tmp_path / "journal.sqlite")) as reader:
+        assert [each.id for each in reader.incidents()] == [kept]
+        told = explained(reader, kept, {})
+    assert "target-lost on the server" in told
+    assert re.search(r"Under way when it went, [1-9]\d* prompts", told), told
+    assert "tokens, up to" in told
+    assert f"--seed {summary['seed']}" in " ".join(told.split())
+    assert alarms(summary) == [], "it is no alarm"
 
 
 async def test_a_proxy_without_its_server_is_a_gap_too(tmp_path: Path) -> None:
