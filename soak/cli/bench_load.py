@@ -50,7 +50,7 @@ Examples:
 @click.option("--requests", type=click.IntRange(100, 1_000_000), help="Of one round.")
 @click.option(
     "--peers",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path),
     help="Folder of other load generators (make bench-peers).",
 )
 @click.option(
@@ -86,6 +86,8 @@ def load(
     from soak.bench.load import bench, report
     from soak.bench.load import peers as others
 
+    if peers is not None and not peers.is_dir():
+        raise click.ClickException(f"{peers} is no folder: `make bench-peers` makes build/peers")
     extent = bench.SHORT if short else bench.Extent()
     if rounds is not None:
         extent = replace(extent, rounds=rounds)

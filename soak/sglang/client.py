@@ -2,12 +2,13 @@
 
 Never raises for what a server or a network can do: that is an outcome. Never shows the API key, in no text of
 its own and in none that a server sends back. Never follows a redirect, so the key goes nowhere else. What it
-sends twice is only a request that a kept-alive connection lost before any answer.
+sends twice is only a request that a kept-alive connection lost before any answer, and that under another rid.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import io
 import re
@@ -41,6 +42,7 @@ _MOST_WORKERS = 256  # names kept
 _BODY_CAP = 64 << 20
 _THREAD_FROM = 512 * 1024  # bytes: parsing more than this on the event loop would stall every other request
 _CONTROL_CONNECTIONS = 64
+_AGAIN = "-again"  # behind the rid of a request that is sent a second time
 _CONTROL_TIMEOUT_S = 15.0
 _AFTER_DONE_S = 0.25  # how long the end of the body may lag behind [DONE] before the connection is given up
 # uvicorn, under SGLang, closes an idle connection after 5 s: never use one that old.
@@ -81,6 +83,7 @@ class SGLangClient:
         self._load: aiohttp.ClientSession | None = None
         self._control: aiohttp.ClientSession | None = None
         self._poster: Poster | None = None
+        self._again: dict[str, str] = {}  # rids of what was sent a second time, until it has its answer
 
     def __repr__(self) -> str:
         return f"SGLangClient({self.base_url!r}, api_key={self._secret!r})"
@@ -134,7 +137,10 @@ class SGLangClient:
                     answers = await self._once_more_if_reset(self._load, body, exchange)
         except TimeoutError:
             answers = exchange.failed(Outcome.TIMED_OUT, f"no end after {request.timeout_s:g} s")
-        for answer in answers:
+        for answer, rid in zip(answers, request.rids, strict=False):
+            answer.rid = rid
+            if answer.outcome.settled:
+                self._again.pop(rid, None)
             answer.sent_s = exchange.sent_s
             answer.worker = exchange.worker
             if not answer.ok:
@@ -155,9 +161,21 @@ class SGLangClient:
                 return exchange.failed(Outcome.MALFORMED, str(error))
             except CONNECTION_ERRORS as error:
                 if attempt == 1 and exchange.status is None and lost_on_reuse(error):
+                    body = await self._under_other_rids(exchange)
                     continue
                 return exchange.failed(outcome_of(error), words_for(error))
         raise AssertionError("unreachable: the second attempt returns")
+
+    async def _under_other_rids(self, exchange: _Exchange) -> bytes:
+        """The body to send again. The server may have read the first one, and of two requests with one rid
+        SGLang mixes the output: the first is taken back, and the second has rids of its own.
+        """
+        first = exchange.request
+        for rid in first.rids:
+            await self.abort(rid)
+        exchange.request = dataclasses.replace(first, rids=tuple(f"{rid}{_AGAIN}" for rid in first.rids))
+        self._again.update(zip(first.rids, exchange.request.rids, strict=True))
+        return encode_generate(exchange.request)
 
     async def _send(
         self, session: aiohttp.ClientSession, body: bytes, exchange: _Exchange
@@ -223,6 +241,9 @@ class SGLangClient:
         if not rid:
             raise ValueError("an empty rid would be the prefix of every request on the server")
         status, _, _ = await self._call("POST", "/abort_request", {"rid": rid})
+        again = self._again.pop(rid, None)
+        if again is not None:
+            status, _, _ = await self._call("POST", "/abort_request", {"rid": again})
         return status == 200
 
     async def abort_all_of(self, rids: Iterable[str]) -> int:

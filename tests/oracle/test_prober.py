@@ -317,7 +317,9 @@ async def test_standalone_controls_of_both_kinds() -> None:
     assert isinstance(made, Standalone)
     assert made.control.divergence is not None, made.control.note
     assert made.control.divergence.zero
-    assert await asking.control(1, ResumeKind.PREFILL) is None  # nobody wrote that way
+    made = await asking.control(1, ResumeKind.PREFILL)  # nobody wrote that way, but its prompt was prefilled
+    assert isinstance(made, Standalone)
+    assert made.control.cached == 70
     made = await prober(session, victim(100)).control(2, ResumeKind.PREFILL)
     assert isinstance(made, Standalone)
     assert made.control.cached == 100

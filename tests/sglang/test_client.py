@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from typing import Any
 
@@ -202,25 +203,51 @@ class TestConnection:
             got = await ask(url.replace("http:", "https:"))
         assert got.outcome is Outcome.DISCONNECTED
 
-    async def test_a_kept_connection_closed_by_the_server_is_no_failure(self) -> None:
-        requests = 0
-        body = honest.body(SCORED)
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    @pytest.mark.parametrize("wanted", [SCORED, STREAMED], ids=["whole", "streamed"])
+    async def test_a_kept_connection_closed_by_the_server_is_no_failure(
+        self, wanted: GenerateRequest
+    ) -> None:
+        """It may have read the request: what is sent again has another rid, and the first is taken back."""
+        seen, met = Seen(), set[Any]()
 
-        async def one_answer_each(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal requests
-            await misbehaving.read_request(reader)
-            requests += 1
-            writer.write(head + body)
-            await writer.drain()
-            await misbehaving.read_request(reader)
-            writer.transport.abort()
+        async def one_answer_each(request: Any, asked: GenerateRequest) -> Any:
+            peer = request.transport.get_extra_info("peername")
+            if peer in met:
+                request.transport.abort()
+                raise ConnectionResetError
+            met.add(peer)
+            return await misbehaving.well(request, asked)
 
-        async with raw(one_answer_each) as url, SGLangClient(url) as client:
-            for _ in range(4):
-                (got,) = await client.generate(SCORED)
+        async with serving(one_answer_each, seen=seen) as url, SGLangClient(url) as client:
+            for turn in range(4):
+                asked = dataclasses.replace(wanted, rids=(f"turn-{turn:04d}",))
+                (got,) = await client.generate(asked)
                 assert got.ok, got.detail
-        assert requests == 4
+                assert got.rid == asked.rids[0]
+        rids = [rid for request in seen.requests for rid in request.rids]
+        assert len(rids) == len(set(rids)) == 7
+        assert seen.aborted == ["turn-0001", "turn-0002", "turn-0003"]
+
+    async def test_what_was_sent_again_is_taken_back_under_both_names(self) -> None:
+        seen, met = Seen(), set[Any]()
+
+        async def resets_then_hangs(request: Any, asked: GenerateRequest) -> Any:
+            peer = request.transport.get_extra_info("peername")
+            if peer in met:
+                request.transport.abort()
+                raise ConnectionResetError
+            met.add(peer)
+            if len(met) > 1:
+                await asyncio.sleep(60)
+            return await misbehaving.well(request, asked)
+
+        async with serving(resets_then_hangs, seen=seen) as url, SGLangClient(url) as client:
+            assert (await client.generate(SCORED))[0].ok
+            asked = dataclasses.replace(SCORED, rids=("turn-0001",), timeout_s=0.5)
+            (got,) = await client.generate(asked)
+            assert (got.outcome, got.rid) == (Outcome.TIMED_OUT, "turn-0001")
+            assert await client.abort("turn-0001")
+        assert seen.aborted == ["turn-0001", "turn-0001", seen.requests[-1].rids[0]]
 
     async def test_a_new_connection_closed_by_the_server_is_not_tried_again(self) -> None:
         requests = 0
