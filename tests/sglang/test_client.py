@@ -351,7 +351,7 @@ class TestControl:
             assert await client.continue_() == (True, "HTTP 200: ok")
         assert seen.controls == [
             ("/abort_request", {"rid": "soak-a-1"}),
-            ("/flush_cache?timeout=2.5", None),
+            ("/flush_cache", None),
             ("/pause_generation", {"mode": "retract"}),
             ("/continue_generation", {}),
         ]
@@ -479,3 +479,32 @@ def test_an_address_that_cannot_be_one(url: str) -> None:
 async def test_a_client_that_is_not_open_says_so() -> None:
     with pytest.raises(RuntimeError, match="async with"):
         await SGLangClient("http://127.0.0.1:1").generate(SCORED)
+
+
+@pytest.mark.parametrize(
+    ("busy", "within_s", "flushed"), [(0, 0.0, True), (3, 5.0, True), (1000, 0.3, False)]
+)
+async def test_a_flush_is_asked_for_until_the_server_is_idle(
+    busy: int, within_s: float, flushed: bool
+) -> None:
+    asked = 0
+
+    async def control(request: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        return web.Response(text="pending requests", status=400 if asked <= busy else 200)
+
+    app = web.Application()
+    app.router.add_post("/flush_cache", control)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        async with SGLangClient(f"http://127.0.0.1:{runner.addresses[0][1]}") as client:
+            done, words = await client.flush(within_s)
+    finally:
+        await runner.cleanup()
+    assert done is flushed
+    assert flushed or "pending requests" in words
+    assert asked == busy + 1 if flushed else asked >= 2
