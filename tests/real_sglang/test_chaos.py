@@ -96,8 +96,9 @@ async def test_flush_pauses_reload_and_aborts(
             for at, mode in ((20, "abort"), (30, "retract"), (40, "in_place"))
         ),
         {**retraction, "at": "50ms"},
-        {"do": "abort-storm", "at": "60ms", "prompts": 6, "tokens": 700, "after": [5, 400]},
-        {"do": "reload", "at": "70ms", "within": "60s"},
+        # when the pauses are over: what is held up by one would be answered before it is taken back
+        {"do": "abort-storm", "at": "7s", "prompts": 6, "tokens": 700, "after": [5, 400]},
+        {"do": "reload", "at": "9s", "within": "60s"},
     ]
     names = ["serves", "retracted-like-cold", "aborted-not-poisoned", "old-prefixes-true"]
     report = await conduct(experiment(llama.url, actions, names), tmp_path)
