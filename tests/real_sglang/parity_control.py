@@ -148,7 +148,9 @@ def _paused(mode: str, name: str, talk: Talk) -> Json:
 
 def _flush_retracted(talk: Talk) -> Json:
     """A flush while what was retracted waits for the pause to end."""
-    stream = _begun(talk, "parity-flushed", tokens=60)
+    stream = _begun(
+        talk, "parity-flushed", tokens=400
+    )  # still under way when the pause comes, on a busy machine too
     talk.call("POST", "/pause_generation", {"mode": "retract"})
     said = talk.call("POST", "/flush_cache")
     talk.call("POST", "/continue_generation", {})
