@@ -59,10 +59,11 @@ def adaptive(concurrency: int) -> Sections:
     sections["load"] |= {
         "arrivals": "burst",
         "burst": concurrency,
-        "rate": float(concurrency),
+        "rate": concurrency / 2,  # more, and probes starve behind the load
         "adaptive": {"every": concurrency, "together": concurrency},
     }
-    sections["budget"]["in_flight"] = 2 * concurrency
+    sections["budget"]["in_flight"] = concurrency + 1
+    sections["probe"]["concurrency"] = 2
     return sections
 
 
@@ -106,8 +107,8 @@ def with_(sections: Sections, **changes: dict[str, Any]) -> Sections:
 
 
 def decode(trees: Trees) -> list[Post]:
-    """SGLang #32555 against a healthy server, both without overlap; floors by concurrency; cost."""
-    flags = [*FALCON, EAGER_PREFILL, NO_OVERLAP]
+    """SGLang #32555 against a healthy server, nothing else at fault; floors by concurrency; cost."""
+    flags = [*FALCON, EAGER_PREFILL, NO_OVERLAP, *ONE_PREFILL]
     healthy = trees.server("healthy", "falcon", 31000, flags)
     faulty = trees.server("bug32555", "falcon", 31001, flags, variant="bug32555", gpu=1)
     found: list[Task] = [Soak(f"bug32555-{n}", faulty, 45, decode_seeded(n)) for n in (1, 3, 5)]
@@ -118,7 +119,7 @@ def decode(trees: Trees) -> list[Post]:
     for turn in (1, 2):
         quiet.append(Soak(f"cost-without-{turn}", healthy, 40, cost(False)))
         quiet.append(Soak(f"cost-with-{turn}", healthy, 40, cost(True)))
-    parity = command("tests.gpu.parity_extra_buffer", "--url", "{url}", within_s=90)
+    parity = command("tests.gpu.parity_extra_buffer", "--url", "{url}", "--grid", "128", within_s=90)
     return [Post(healthy, [*quiet, parity]), Post(faulty, found, after=("healthy",))]
 
 
@@ -133,10 +134,11 @@ def released(trees: Trees) -> list[Post]:
     }
     posts = []
     for name, server in servers.items():
-        every = Soak(f"every-shape-{name}", server, 150, every_shape())
-        tasks: list[Task] = [every]
-        if name in ("both", "multi"):
-            tasks.append(shrink(every, servers["neither"]))
+        tasks: list[Task] = [Soak(f"every-shape-{name}", server, 150, every_shape())]
+        if name == "multi":  # the shapes that need several requests a prefill, and what they find made small
+            load = {"rate": 2.0, "shapes": {"co-batched": 2, "chunked-burst": 1}}
+            few = Soak("multi-co-batched", server, 70, with_(every_shape(), load=load))
+            tasks = [few, shrink(few, servers["neither"]), *tasks]
         if name != "multi":
             tasks.append(Soak(f"decode-1-{name}", server, 120, decode_seeded(1)))
         posts.append(Post(server, tasks, after=("healthy",)))
@@ -163,14 +165,16 @@ def shrink(soak: Soak, elsewhere: Server) -> Callable[[Server, Path], None]:
 
 def tensor_parallel(trees: Trees) -> list[Post]:
     """One checkpoint at tp=1 and tp=2: floors, #32555, deterministic inference, all shapes, cost."""
-    plain, two, exact = [*BF16, NO_OVERLAP], across(2), "--enable-deterministic-inference"
+    plain, two = [*BF16, NO_OVERLAP, *ONE_PREFILL], across(2)
+    # with Triton, deterministic prefills are cut at multiples of 4,096, and a smaller chunk at nothing
+    exact = ("--enable-deterministic-inference", "--chunked-prefill-size", "4096")
 
     def of(name: str, port: int, *flags: str, variant: str = "") -> Server:
         return trees.server(name, str(trees.bf16), port, [*plain, *flags], variant=variant, gpu=1)
 
     tp1, tp2 = of("tp1", 31030), of("tp2", 31031, *two)
     tp2_bug = of("tp2-bug32555", 31032, *two, variant="bug32555")
-    tp1_exact, tp2_exact = of("tp1-exact", 31033, exact), of("tp2-exact", 31034, *two, exact)
+    tp1_exact, tp2_exact = of("tp1-exact", 31033, *exact), of("tp2-exact", 31034, *two, *exact)
     costs = [
         Soak(f"tp2-cost-{word}-{turn}", tp2, 30, cost(word == "with"))
         for turn in (1, 2)
@@ -191,7 +195,7 @@ def tensor_parallel(trees: Trees) -> list[Post]:
 
 def four_bits(trees: Trees) -> list[Post]:
     """NVFP4 through Marlin: a clean run, and #32555; the same at tp=2."""
-    flags = [*NVFP4, NO_OVERLAP]
+    flags = [*NVFP4, NO_OVERLAP, *ONE_PREFILL]
 
     def of(name: str, port: int, *more: str, variant: str = "") -> Server:
         return trees.server(name, str(trees.nvfp4), port, [*flags, *more], variant=variant)
