@@ -85,6 +85,7 @@ def load(
 
     from soak.bench.load import bench, report
     from soak.bench.load import peers as others
+    from soak.bench.page import put_between
 
     if peers is not None and not peers.is_dir():
         raise click.ClickException(f"{peers} is no folder: `make bench-peers` makes build/peers")
@@ -103,7 +104,7 @@ def load(
         )
         words = report.markdown(done, command=given, date=bench.now())
         if page is not None:
-            report.write_page(page, words)
+            put_between(page, "load", words)
     except (RuntimeError, ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(json.dumps(report.as_dict(done), indent=1) if as_json else words)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from soak.bench.load import bench, peers, report
 from soak.bench.load.figures import Round, medians, paired_ratio, quantiles
+from soak.bench.page import put_between
 from soak.cli.bench import command
 
 SECONDS = st.floats(1e-6, 1e3)
@@ -71,7 +72,10 @@ def test_too_slow_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     monkeypatch.setattr(bench, "measure", measure)
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n", encoding="utf-8")
+    page.write_text(
+        "before\n<!-- soak bench load: begin -->\nold\n<!-- soak bench load: end -->\nafter\n",
+        encoding="utf-8",
+    )
     ran = CliRunner().invoke(
         command, ["load", "--short", "--at-least", "0.8", "--whole-at-least", "0.4", "--page", str(page)]
     )
@@ -96,7 +100,7 @@ def test_a_page_without_a_place_for_it(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("nothing", encoding="utf-8")
     with pytest.raises(ValueError, match="soak bench load: begin"):
-        report.write_page(page, "words")
+        put_between(page, "load", "words")
 
 
 def test_peers_that_are_not_there_are_named(tmp_path: Path) -> None:

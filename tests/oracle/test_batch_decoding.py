@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from soak.oracle.batch_decoding import LEAST_TOKENS, BatchDecoding, common_prefix
-from soak.oracle.invariance import COMPANIONS, Invariance
+from soak.oracle.invariance import COMPANIONS
 from soak.oracle.passes import PassFailedError
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
 from soak.oracle.prober import PassSeen
-from soak.oracle.victims import Victims
 from soak.plan.geometry import Geometry
 from soak.plan.words import Draw
 from soak.sglang.exchange import Answer, TokenIds
-from tests.oracle.test_invariance import GEOMETRY, SETTINGS, Batches
-from tests.oracle.test_prober import Asked, victim
+from tests.oracle.test_invariance import Batches, invariance
+from tests.oracle.test_prober import Asked
 from tests.oracle.toy import logprob
 
 
@@ -54,18 +52,7 @@ async def probes(
     session: Together, *, adapter: str | None = None, asked: Asked | None = None, count: int = 40
 ) -> tuple[list[ProbeResult], list[PassSeen]]:
     """What came of the probes of this kind among so many, and their passes."""
-    victims, seen = Victims(1), list[PassSeen]()
-    victims.add(replace(victim(400), adapter=adapter))
-    asking = Invariance(
-        session,  # type: ignore[arg-type]
-        victims,
-        asked or Asked(),
-        GEOMETRY,
-        SETTINGS,
-        seed=5,
-        nonce=6,
-        on_pass=seen.append,
-    )
+    asking, seen = invariance(session, asked=asked, adapter=adapter)
     made = [await asking.probe(number) for number in range(1, count + 1)]
     mine = [r for r in made if r is not None and r.kind is ResumeKind.DECODE_BATCH]
     assert len(mine) >= 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -39,11 +40,16 @@ class Batches(ToySession):
 
 
 def invariance(
-    session: Batches, *, length: int = 400, asked: Asked | None = None, **given: int
+    session: ToySession,
+    *,
+    length: int = 400,
+    asked: Asked | None = None,
+    adapter: str | None = None,
+    **given: int,
 ) -> tuple[Invariance, list[PassSeen]]:
     victims = Victims(1)
     seen: list[PassSeen] = []
-    victims.add(victim(length))
+    victims.add(replace(victim(length), adapter=adapter))
     asking = Invariance(
         session,  # type: ignore[arg-type]
         victims,

@@ -12,26 +12,34 @@ from aiohttp import web
 from soak.sglang.client import SGLangClient
 from soak.sglang.exchange import GenerateRequest, Outcome
 from tests.sglang import honest, misbehaving
-from tests.sglang.misbehaving import Seen, serving
+from tests.sglang.misbehaving import Behaviour, Seen, serving
 
 SCORED = honest.request(12, return_logprob=True, logprob_start_len=3)
 STREAMED = honest.request(12, stream=True, max_new_tokens=6)
 
 
-@pytest.mark.parametrize("wanted", [SCORED, STREAMED], ids=["whole", "streamed"])
-async def test_a_kept_connection_closed_by_the_server_is_no_failure(wanted: GenerateRequest) -> None:
-    """It may have read the request: what is sent again has another rid, and the first is taken back."""
-    seen, met = Seen(), set[Any]()
+def one_answer_each(hangs_from: int | None = None) -> Behaviour:
+    """Answers one request of each connection and resets the next; from that connection on it hangs."""
+    met = set[Any]()
 
-    async def one_answer_each(request: Any, asked: GenerateRequest) -> Any:
+    async def behaviour(request: Any, asked: GenerateRequest) -> Any:
         peer = request.transport.get_extra_info("peername")
         if peer in met:
             request.transport.abort()
             raise ConnectionResetError
         met.add(peer)
+        if hangs_from is not None and len(met) >= hangs_from:
+            await asyncio.sleep(60)
         return await misbehaving.well(request, asked)
 
-    async with serving(one_answer_each, seen=seen) as url, SGLangClient(url) as client:
+    return behaviour
+
+
+@pytest.mark.parametrize("wanted", [SCORED, STREAMED], ids=["whole", "streamed"])
+async def test_a_kept_connection_closed_by_the_server_is_no_failure(wanted: GenerateRequest) -> None:
+    """It may have read the request: what is sent again has another rid, and the first is taken back."""
+    seen = Seen()
+    async with serving(one_answer_each(), seen=seen) as url, SGLangClient(url) as client:
         for turn in range(4):
             asked = dataclasses.replace(wanted, rids=(f"turn-{turn:04d}",))
             (got,) = await client.generate(asked)
@@ -43,19 +51,8 @@ async def test_a_kept_connection_closed_by_the_server_is_no_failure(wanted: Gene
 
 
 async def test_what_was_sent_again_is_taken_back_under_both_names() -> None:
-    seen, met = Seen(), set[Any]()
-
-    async def resets_then_hangs(request: Any, asked: GenerateRequest) -> Any:
-        peer = request.transport.get_extra_info("peername")
-        if peer in met:
-            request.transport.abort()
-            raise ConnectionResetError
-        met.add(peer)
-        if len(met) > 1:
-            await asyncio.sleep(60)
-        return await misbehaving.well(request, asked)
-
-    async with serving(resets_then_hangs, seen=seen) as url, SGLangClient(url) as client:
+    seen = Seen()
+    async with serving(one_answer_each(hangs_from=2), seen=seen) as url, SGLangClient(url) as client:
         assert (await client.generate(SCORED))[0].ok
         asked = dataclasses.replace(SCORED, rids=("turn-0001",), timeout_s=0.5)
         (got,) = await client.generate(asked)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from soak import __version__
 from soak.bench.load.bench import AT_ONCE, STREAMED_TOKENS, Measured
 from soak.bench.load.figures import medians, paired_ratio, table
-
-BEGIN = "<!-- soak bench load: begin -->"
-END = "<!-- soak bench load: end -->"
 
 NAMES = {
     "bare": "bare aiohttp client",
@@ -130,13 +126,3 @@ def _rates(done: Measured) -> str:
 def as_dict(done: Measured) -> dict[str, Any]:
     """Plain values for JSON, every round of them."""
     return asdict(done) | {"ratios": ratios(done)}
-
-
-def write_page(page: Path, words: str) -> None:
-    """Put the tables between the markers of a page. Raises ValueError if it has none."""
-    text = page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{page}: the lines {BEGIN} and {END} are wanted in it")
-    page.write_text(f"{before}{begin}\n\n{words}\n\n{end}{after}", encoding="utf-8")
