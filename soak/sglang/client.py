@@ -13,7 +13,7 @@ import hashlib
 import io
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -82,6 +82,9 @@ class SGLangClient:
         self._slots = asyncio.Semaphore(max_connections)
         self._generate_url = self._url("/generate")
         self._load: aiohttp.ClientSession | None = None
+        self._anew: aiohttp.ClientSession | None = (
+            None  # for what a kept connection lost: a new one each time
+        )
         self._control: aiohttp.ClientSession | None = None
         self._poster: Poster | None = None
         self._again: dict[str, str] = {}  # rids of what was sent a second time, until it has its answer
@@ -95,9 +98,10 @@ class SGLangClient:
         return bool(self._secret.header())
 
     async def __aenter__(self) -> Self:
-        self._load = self._session(0)
+        self._load = self._session(Connector(limit=0, keepalive_timeout=_KEEPALIVE_S))
         self._poster = poster_for(self._load, self._generate_url, self._timeout)
-        self._control = self._session(_CONTROL_CONNECTIONS)
+        self._anew = self._session(aiohttp.TCPConnector(limit=0, force_close=True))
+        self._control = self._session(Connector(limit=_CONTROL_CONNECTIONS, keepalive_timeout=_KEEPALIVE_S))
         return self
 
     async def __aexit__(
@@ -106,13 +110,13 @@ class SGLangClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for session in (self._load, self._control):
+        for session in (self._load, self._anew, self._control):
             if session is not None:
                 await session.close()
 
-    def _session(self, connections: int) -> aiohttp.ClientSession:
+    def _session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
-            connector=Connector(limit=connections, keepalive_timeout=_KEEPALIVE_S),
+            connector=connector,
             headers={"Content-Type": "application/json", **self._secret.header()},
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=self._timeout,
@@ -127,7 +131,7 @@ class SGLangClient:
         Raises ValueError for a request that makes no sense. Cancelling closes the connection; SGLang may go
         on with the request for a long time all the same, as after TIMED_OUT and DISCONNECTED: ``abort`` it.
         """
-        if self._load is None:
+        if self._load is None or self._anew is None:
             raise RuntimeError("the client is not open: use it as `async with SGLangClient(url) as client`")
         body = encode_generate(request)
         exchange = _Exchange(request)
@@ -135,7 +139,7 @@ class SGLangClient:
             async with asyncio.timeout(request.timeout_s):
                 async with self._slots:
                     exchange.sent_s = time.monotonic()
-                    answers = await self._once_more_if_reset(self._load, body, exchange)
+                    answers = await self._once_more_if_reset((self._load, self._anew), body, exchange)
         except TimeoutError:
             answers = exchange.failed(Outcome.TIMED_OUT, f"no end after {request.timeout_s:g} s")
         for answer, rid in zip(answers, request.rids, strict=False):
@@ -151,9 +155,9 @@ class SGLangClient:
         return answers
 
     async def _once_more_if_reset(
-        self, session: aiohttp.ClientSession, body: bytes, exchange: _Exchange
+        self, sessions: Sequence[aiohttp.ClientSession], body: bytes, exchange: _Exchange
     ) -> tuple[Answer, ...]:
-        for attempt in (1, 2):
+        for session in sessions:
             if session.closed:  # the run ended meanwhile
                 return exchange.failed(Outcome.DISCONNECTED, "the client was closed before this was sent")
             try:
@@ -161,7 +165,7 @@ class SGLangClient:
             except TooLarge as error:
                 return exchange.failed(Outcome.MALFORMED, str(error))
             except CONNECTION_ERRORS as error:
-                if attempt == 1 and exchange.status is None and lost_on_reuse(error):
+                if session is not sessions[-1] and exchange.status is None and lost_on_reuse(error):
                     body = await self._under_other_rids(exchange)
                     continue
                 return exchange.failed(outcome_of(error), words_for(error))
@@ -181,7 +185,7 @@ class SGLangClient:
     async def _send(
         self, session: aiohttp.ClientSession, body: bytes, exchange: _Exchange
     ) -> tuple[Answer, ...]:
-        if self._poster is not None and len(body) <= LONGEST:
+        if self._poster is not None and session is self._load and len(body) <= LONGEST:
             return await self._receive(await self._poster.post(body), exchange)
         data = io.BytesIO(body) if len(body) > LONGEST else body
         async with session.post(self._generate_url, data=data, allow_redirects=False) as response:
@@ -333,16 +337,14 @@ class SGLangClient:
         timeout_s: float = _CONTROL_TIMEOUT_S,
     ) -> tuple[int | None, bytes, str]:
         """One control call: status and body, or None and why there is no answer."""
-        if self._control is None:
+        if self._control is None or self._anew is None:
             raise RuntimeError("the client is not open: use it as `async with SGLangClient(url) as client`")
         data = None if body is None else orjson.dumps(body)
-        for attempt in (1, 2):
+        for session in (self._control, self._anew):
             try:
                 async with (
                     asyncio.timeout(timeout_s),
-                    self._control.request(
-                        method, self._url(path), data=data, allow_redirects=False
-                    ) as response,
+                    session.request(method, self._url(path), data=data, allow_redirects=False) as response,
                 ):
                     return response.status, await read_body(response, self._max_body), ""
             except TooLarge as error:
@@ -350,7 +352,7 @@ class SGLangClient:
             except CONNECTION_ERRORS as error:  # TimeoutError is among them: it is an OSError
                 if type(error) is TimeoutError:
                     return None, b"", f"no answer from {path.partition('?')[0]} after {timeout_s:g} s"
-                if attempt == 1 and lost_on_reuse(error):
+                if session is self._control and lost_on_reuse(error):
                     continue
                 return None, b"", self._secret.redact(words_for(error))
         raise AssertionError("unreachable: the second attempt returns")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -35,6 +37,22 @@ def one_answer_each(hangs_from: int | None = None) -> Behaviour:
     return behaviour
 
 
+@asynccontextmanager
+async def answering(
+    method: str, path: str, handler: Callable[[web.Request], Awaitable[web.Response]]
+) -> AsyncIterator[str]:
+    """The address of a server that has that one path."""
+    app = web.Application()
+    app.router.add_route(method, path, handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
 @pytest.mark.parametrize("wanted", [SCORED, STREAMED], ids=["whole", "streamed"])
 async def test_a_kept_connection_closed_by_the_server_is_no_failure(wanted: GenerateRequest) -> None:
     """It may have read the request: what is sent again has another rid, and the first is taken back."""
@@ -46,8 +64,37 @@ async def test_a_kept_connection_closed_by_the_server_is_no_failure(wanted: Gene
             assert got.ok, got.detail
             assert got.rid == asked.rids[0]
     rids = [rid for request in seen.requests for rid in request.rids]
-    assert len(rids) == len(set(rids)) == 7
-    assert seen.aborted == ["turn-0001", "turn-0002", "turn-0003"]
+    assert len(rids) == len(set(rids)) == 6, "two turns found a kept connection"
+    assert seen.aborted == ["turn-0001", "turn-0003"]
+
+
+@pytest.mark.parametrize("wanted", [SCORED, STREAMED], ids=["whole", "streamed"])
+async def test_what_is_sent_again_goes_out_on_a_new_connection(wanted: GenerateRequest) -> None:
+    """The others that were kept may be closed as well: a server that was started anew has none of them."""
+    seen = Seen()
+    async with serving(one_answer_each(), seen=seen) as url, SGLangClient(url) as client:
+        asked = [dataclasses.replace(wanted, rids=(f"turn-{n}",)) for n in range(6)]
+        for (got,) in await asyncio.gather(*map(client.generate, asked)):
+            assert got.ok, got.detail  # six connections are kept now
+        (got,) = await client.generate(dataclasses.replace(wanted, rids=("turn-6",)))
+        assert got.ok, got.detail
+
+
+async def test_a_control_call_goes_out_again_on_a_new_connection() -> None:
+    met = set[Any]()
+
+    async def once(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        peer = request.transport.get_extra_info("peername")
+        if peer in met:
+            request.transport.abort()
+        met.add(peer)
+        await asyncio.sleep(0.02)  # so that several are on their way at once
+        return web.Response(text="metrics")
+
+    async with answering("GET", "/metrics", once) as url, SGLangClient(url) as client:
+        assert await asyncio.gather(*(client.metrics_text() for _ in range(4))) == ["metrics"] * 4
+        assert await client.metrics_text() == "metrics"
 
 
 async def test_what_was_sent_again_is_taken_back_under_both_names() -> None:
@@ -74,17 +121,8 @@ async def test_a_flush_is_asked_for_until_the_server_is_idle(
         asked += 1
         return web.Response(text="pending requests", status=400 if asked <= busy else 200)
 
-    app = web.Application()
-    app.router.add_post("/flush_cache", control)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        async with SGLangClient(f"http://127.0.0.1:{runner.addresses[0][1]}") as client:
-            done, words = await client.flush(within_s)
-    finally:
-        await runner.cleanup()
+    async with answering("POST", "/flush_cache", control) as url, SGLangClient(url) as client:
+        done, words = await client.flush(within_s)
     assert done is flushed
     assert flushed or "pending requests" in words
     assert asked == busy + 1 if flushed else asked >= 2
