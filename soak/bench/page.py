@@ -1,24 +1,18 @@
-"""Tables of benches as Markdown, put between the markers of a page; what machine they are of."""
+"""Tables of benches as Markdown between the markers of a page, under a line that says what they are of."""
 
 from __future__ import annotations
 
-import time
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Mapping
 from pathlib import Path
 
 from soak import __version__
-from soak.bench.load.bench import machine
+from soak.bench.machine import today
 
 
-def head(command: str) -> str:
-    """One line: command, version of soak, date, processor and packages."""
-    about = machine()
-    try:
-        about["pysimdjson"] = version("pysimdjson")
-    except PackageNotFoundError:
-        about["pysimdjson"] = "none"
+def head(command: str, about: Mapping[str, str]) -> str:
+    """One line: command, version of soak, day, and ``about``, as ``machine`` has it."""
     said = ", ".join(value if name == "machine" else f"{name} {value}" for name, value in about.items())
-    return f"`{command}`, soak {__version__}, {time.strftime('%Y-%m-%d', time.gmtime())}; {said}."
+    return f"`{command}`, soak {__version__}, {today()}; {said}."
 
 
 def put_between(page: Path, name: str, words: str) -> None:

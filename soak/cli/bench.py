@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -93,6 +92,8 @@ def detect(
     """
     from soak.bench.detect import bench
     from soak.bench.detect.outcome import BOOTSTRAPPED
+    from soak.bench.machine import today
+    from soak.bench.page import put_between
 
     plan = bench.REDUCED if reduced else bench.FULL
     try:
@@ -104,11 +105,11 @@ def detect(
                 jobs=jobs,
                 bootstrapped=bench.REDUCED_BOOTSTRAPPED if reduced else BOOTSTRAPPED,
                 command="soak bench detect --reduced" if reduced else "soak bench detect",
-                date=f"{datetime.now(UTC):%Y-%m-%d}",
+                date=today(),
                 say=patience.say,
             )
         if page is not None:
-            bench.write_page(page, done)
+            put_between(page, "detect", done.markdown)
     except (RuntimeError, ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
     if picture is not None:

@@ -102,7 +102,7 @@ def load(
         given = " ".join(
             ["soak bench load", *(["--short"] if short else []), *(["--peers"] if peers else [])]
         )
-        words = report.markdown(done, command=given, date=bench.now())
+        words = report.markdown(done, given)
         if page is not None:
             put_between(page, "load", words)
     except (RuntimeError, ValueError, OSError) as error:

@@ -118,9 +118,11 @@ def flat(*, few: int, many: int, parts: tuple[str, ...], as_json: bool, page: Pa
 
 
 def _told(name: str, words: str, figures: Any, as_json: bool, page: Path | None) -> None:
+    from soak.bench.machine import installed, machine
     from soak.bench.page import head, put_between
 
-    whole = f"{head(f'soak bench {name}')}\n\n{words}"
+    about = machine() | {"pysimdjson": installed("pysimdjson")}
+    whole = f"{head(f'soak bench {name}', about)}\n\n{words}"
     if page is not None:
         try:
             put_between(page, name, whole)

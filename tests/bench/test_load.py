@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from soak.bench.load import bench, peers, report
 from soak.bench.load.figures import Round, medians, paired_ratio, quantiles
-from soak.bench.page import put_between
 from soak.cli.bench import command
 
 SECONDS = st.floats(1e-6, 1e3)
@@ -94,13 +93,6 @@ def test_too_slow_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         ran = CliRunner().invoke(command, ["load", *options])
         assert (ran.exit_code, words in ran.output) == (1, True)
     assert json.loads(CliRunner().invoke(command, ["load", "--json"]).output)["ratios"]["soak"] == 0.5
-
-
-def test_a_page_without_a_place_for_it(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("nothing", encoding="utf-8")
-    with pytest.raises(ValueError, match="soak bench load: begin"):
-        put_between(page, "load", "words")
 
 
 def test_peers_that_are_not_there_are_named(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from soak.bench.detect.outcome import BOOTSTRAPPED, Outcome, outcome
 from soak.bench.detect.recording import Plan
 from soak.bench.detect.resample import made_rare
 from soak.bench.detect.scenes import CLEAN_SCENE, DRIFTS, SCENES, scene
-from soak.bench.detect.table import put_into, tables
+from soak.bench.detect.table import tables
 
 FULL = Plan()
 
@@ -112,8 +112,3 @@ def picture(folder: Path, plan: Plan) -> str:
     probes = made_rare(runs, DRAWN_PER_MILLE, DRAWN_PROBES, seed=0)
     title = f"Simulator with {DRAWN}, brought about in a quarter of the traffic"
     return svg(course(grader, probes), title)
-
-
-def write_page(page: Path, benched: Benched) -> None:
-    """Put the tables between the markers of a page. Raises ValueError if it has none."""
-    page.write_text(put_into(page.read_text(encoding="utf-8"), benched.markdown), encoding="utf-8")

@@ -10,9 +10,6 @@ from soak.bench.detect.grading import Quantiles
 from soak.bench.detect.outcome import RARE, FaultOutcome, Outcome
 from soak.bench.detect.rules import PUBLIC_SAMPLES
 
-BEGIN = "<!-- soak bench detect: begin -->"
-END = "<!-- soak bench detect: end -->"
-
 HEAD = (
     "| fault | spoiled | score | exact: alarm | CORRUPT | by | production: alarm | in | tokens | CORRUPT "
     "| by | p0 | controls | k3 > 0.005 | > 0.0025 | CUSUM |"
@@ -131,12 +128,3 @@ def _drifts(found: Outcome) -> list[str]:
             f"| {held.p0:.2g} | {held.mean:.2g} | {held.m0:.2g} | {alarms}{crossed} |"
         )
     return lines
-
-
-def put_into(page: str, between: str) -> str:
-    """The page with what stands between its markers replaced. Raises ValueError if they are not there."""
-    before, found, rest = page.partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not found or not ended:
-        raise ValueError(f"the page has no lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{between}\n{END}{after}"

@@ -6,21 +6,18 @@ By turns, and compared with their neighbours, since nothing else is fair on a ma
 from __future__ import annotations
 
 import contextlib
-import os
-import platform
 import selectors
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import orjson
 
 from soak.bench.load.figures import Round
 from soak.bench.load.peers import Peer, PeerRun
+from soak.bench.machine import machine
 
 AT_ONCE = 64
 SHORT_TOKENS = 8
@@ -63,25 +60,6 @@ class Measured:
 
 class BenchFailed(RuntimeError):
     """A process of the bench that did not do what it is for; the message has its last words."""
-
-
-def machine() -> dict[str, str]:
-    """What the figures are of: processor, cores, Python, packages, load."""
-    said = {"machine": f"{os.cpu_count()} cores, {_processor()}", "Python": platform.python_version()}
-    for package in ("aiohttp", "uvloop", "orjson", "numpy"):
-        try:
-            said[package] = version(package)
-        except PackageNotFoundError:
-            said[package] = "none"
-    return said | {"load average at the start": f"{os.getloadavg()[0]:.1f}"}
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123
-        for line in lines:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 @contextlib.contextmanager
@@ -196,8 +174,3 @@ def _peer_round(done: Measured, peer: Peer, url: str) -> None:
         done.missing[peer.name] = str(error)
         return
     done.peers.setdefault(peer.name, PeerRun(peer.version, [])).rounds.append(seen)
-
-
-def now() -> str:
-    """Today, for the head of the tables."""
-    return time.strftime("%Y-%m-%d", time.gmtime())

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from soak import __version__
 from soak.bench.load.bench import AT_ONCE, STREAMED_TOKENS, Measured
 from soak.bench.load.figures import medians, paired_ratio, table
+from soak.bench.page import head
 
 NAMES = {
     "bare": "bare aiohttp client",
@@ -42,12 +42,9 @@ def _bytes(size: float) -> str:
     return f"{size / 2**20:.0f} MiB"
 
 
-def markdown(done: Measured, *, command: str, date: str) -> str:
+def markdown(done: Measured, command: str) -> str:
     """Everything between the page's markers."""
-    about = ", ".join(
-        f"{value}" if name == "machine" else f"{name} {value}" for name, value in done.machine.items()
-    )
-    parts = [f"`{command}`, soak {__version__}, {date}; {about}.", "", _short(done), "", _streamed(done)]
+    parts = [head(command, done.machine), "", _short(done), "", _streamed(done)]
     if done.rates:
         parts += ["", _rates(done)]
     parts += [f"\n{name} was not measured: {why}." for name, why in done.missing.items()]
@@ -82,7 +79,7 @@ def _short(done: Measured) -> str:
                 _bytes(max(one.peak_rss for one in run.rounds)),
             ]
         )
-    head = (
+    columns = (
         f"short answers, {AT_ONCE} in flight",
         "requests/s",
         "to bare",
@@ -90,7 +87,7 @@ def _short(done: Measured) -> str:
         "requests per CPU s, to bare",
         "peak RSS",
     )
-    return table(head, rows)
+    return table(columns, rows)
 
 
 def _streamed(done: Measured) -> str:
@@ -106,8 +103,8 @@ def _streamed(done: Measured) -> str:
                 f"{ratio:.2f} x",
             ]
         )
-    head = (f"streamed answers of {STREAMED_TOKENS} chunks", "chunks/s", "chunks per CPU s", "to bare")
-    return table(head, rows)
+    columns = (f"streamed answers of {STREAMED_TOKENS} chunks", "chunks/s", "chunks per CPU s", "to bare")
+    return table(columns, rows)
 
 
 def _rates(done: Measured) -> str:
@@ -119,8 +116,8 @@ def _rates(done: Measured) -> str:
                 loop = "-" if one.loop_lag_s is None else f"{1000 * one.loop_lag_s[1]:.2f}"
                 share = f"{one.cpu_s / one.wall_s:.0%}"
                 rows.append([f"{NAMES[name]}, {rate:,}/s", *lag, loop, share])
-    head = ("schedule lag, ms", "p50", "p99", "max", "event loop late, p99", "CPU")
-    return table(head, rows)
+    columns = ("schedule lag, ms", "p50", "p99", "max", "event loop late, p99", "CPU")
+    return table(columns, rows)
 
 
 def as_dict(done: Measured) -> dict[str, Any]:
