@@ -79,18 +79,16 @@ class Driver:
         A plan that is faster than this process can make its items never holds up the event loop, and the run
         ends on time all the same: what came too late counts as not delivered, by ``too-late``.
         """
-        start = time.monotonic()
         walk = self.plan.walk(shard, shards, first)
-        if first:
-            ahead = next(walk)
-            start -= ahead[0].at_us / 1e6
-            walk = itertools.chain([ahead], walk)
+        ahead = next(walk)  # before the clock starts: a plan makes its tables with the first
+        start = time.monotonic() - (ahead[0].at_us / 1e6 if first else 0.0)
         end = start + duration_s
-        for items in walk:
+        for items in itertools.chain([ahead], walk):
             root = items[0]
             intended = start + root.at_us / 1e6
             if intended >= end:
                 break
+            drawn = [self.plan.ids(p) for p in root.prompts] if intended > time.monotonic() else None
             await asyncio.sleep(max(0.0, intended - time.monotonic()))
             now = time.monotonic()
             if now >= end and now - intended > _PATIENCE_S:
@@ -100,9 +98,10 @@ class Driver:
             if now - intended > _PATIENCE_S:
                 self._too_late(sum(len(i.prompts) for i in items if i.parent is None))
                 continue
-            task = asyncio.create_task(self.begin(items, intended, end))
+            task = asyncio.create_task(self.begin(items, intended, end, drawn))
             self._tasks.add(task)
             task.add_done_callback(self._scene_ended)
+            await asyncio.sleep(0)  # it is sent before the next one is planned
         await asyncio.sleep(max(0.0, end - time.monotonic()))
 
     async def until_fault(self) -> None:
@@ -135,16 +134,24 @@ class Driver:
             await asyncio.wait(late, timeout=1.0)
         return len(late)
 
-    def begin(self, items: tuple[Item, ...], intended: float, end: float) -> Coroutine[Any, Any, None]:
+    def begin(
+        self,
+        items: tuple[Item, ...],
+        intended: float,
+        end: float,
+        drawn: list[TokenIds] | None = None,
+    ) -> Coroutine[Any, Any, None]:
         """One index begins now, and the next one may be planned; to be awaited, its steps.
 
         ``run`` does this for each index when it is due; none of the steps begins after ``end``. Times are
-        seconds of ``time.monotonic()``.
+        seconds of ``time.monotonic()``. drawn: the ids of the first step's prompts, where they are there.
         """
         self._on_begin(items[0].index)
-        return self._scene(items, intended, end)
+        return self._scene(items, intended, end, drawn)
 
-    async def _scene(self, items: tuple[Item, ...], intended: float, end: float) -> None:
+    async def _scene(
+        self, items: tuple[Item, ...], intended: float, end: float, drawn: list[TokenIds] | None
+    ) -> None:
         """The steps of one index, each after its parent, or after the step before it."""
         finished: dict[int, tuple[TokenIds, Answer]] = {}
         for item in items:
@@ -163,15 +170,16 @@ class Driver:
                 if intended >= end:
                     continue  # the run is over before its turn
                 await asyncio.sleep(max(0.0, intended - time.monotonic()))
-            answered = await self._deliver(item, intended, before)
+            answered = await self._deliver(item, intended, before, drawn)
+            drawn = None
             if answered is not None:
                 finished[item.step] = answered
 
     async def _deliver(
-        self, item: Item, intended: float, before: TokenIds | None
+        self, item: Item, intended: float, before: TokenIds | None, drawn: list[TokenIds] | None
     ) -> tuple[TokenIds, Answer] | None:
         """Send one item; the last good (ids, answer), which a follow-up continues from."""
-        prompts = [self.plan.ids(p) for p in item.prompts]
+        prompts = drawn or [self.plan.ids(p) for p in item.prompts]
         if before is not None:
             prompts = [np.concatenate([before, ids]) for ids in prompts]
         self.asked += len(prompts)

@@ -70,7 +70,7 @@ class _ShapeSeries:
             self._ttft = self._load.ttft.labels(self._shape)
             self._inter_token = self._load.inter_token.labels(self._shape)
         self._ttft.observe(max(0.0, ttft))
-        for gap in inter_token_gaps(seen.answer).tolist():
+        for gap in inter_token_gaps(seen.answer):
             self._inter_token.observe(gap)
 
 

@@ -17,6 +17,9 @@ LARGEST = sys.float_info.max
 """Infinity is counted as this value, so that extremes stay numbers in JSON."""
 
 
+_FEW = 24  # values of a list; fewer are counted sooner one by one than as an array
+
+
 class LogSketch:
     """Quantiles within ``relative_error`` of the exact order statistic, for values in [lowest, highest].
 
@@ -35,6 +38,7 @@ class LogSketch:
         self.lowest, self.highest = lowest, highest
         self.relative_error, self.signed = relative_error, signed
         self._log_gamma = math.log1p(relative_error) - math.log1p(-relative_error)
+        self._log_lowest = math.log(lowest)
         side = 1 + math.ceil(math.log(highest / lowest) / self._log_gamma)
         self._zero = side if signed else 0
         self._counts: npt.NDArray[np.int64] = np.zeros(self._zero + 1 + side, dtype=np.int64)
@@ -46,22 +50,31 @@ class LogSketch:
         """Distance from the zero bucket of a value of this size, 0 for sizes under ``lowest``."""
         if size < self.lowest:
             return 0
-        place = 1 + math.ceil((math.log(size) - math.log(self.lowest)) / self._log_gamma)
+        place = 1 + math.ceil((math.log(size) - self._log_lowest) / self._log_gamma)
         return min(place, self._counts.size - 1 - self._zero)
 
     def add(self, value: float) -> None:
         """Count one value. Raises ValueError for NaN, and for negative values unless signed."""
-        if math.isnan(value) or (value < 0.0 and not self.signed):
+        if not (value >= 0.0 or (value < 0.0 and self.signed)):
             raise ValueError(f"{value} cannot be counted")
-        value = min(max(value, -LARGEST), LARGEST)
+        if not -LARGEST <= value <= LARGEST:
+            value = math.copysign(LARGEST, value)
         place = self._place(abs(value))
         self._counts[self._zero + (place if value >= 0.0 else -place)] += 1
         self.count += 1
-        self.total = min(max(self.total + value, -LARGEST), LARGEST)
-        self.least, self.greatest = min(self.least, value), max(self.greatest, value)
+        total = self.total + value
+        self.total = total if -LARGEST <= total <= LARGEST else math.copysign(LARGEST, total)
+        self.least = min(self.least, value)
+        self.greatest = max(self.greatest, value)
 
-    def add_many(self, values: npt.NDArray[np.float64]) -> None:
-        """Count every entry of an array of any shape; the same rules as for ``add``, all or nothing."""
+    def add_many(self, values: npt.NDArray[np.float64] | list[float]) -> None:
+        """Count every entry of an array of any shape, or of a list; the rules of ``add``, all or nothing."""
+        if isinstance(values, list) and len(values) < _FEW:
+            if not all(value >= 0.0 or (value < 0.0 and self.signed) for value in values):
+                raise ValueError("an entry cannot be counted")
+            for value in values:
+                self.add(value)
+            return
         flat = np.clip(np.asarray(values, dtype=np.float64).ravel(), -LARGEST, LARGEST)
         if flat.size == 0:
             return
@@ -70,7 +83,7 @@ class LogSketch:
         size = np.abs(flat)
         seen = size >= self.lowest
         place = np.zeros(flat.size, dtype=np.int64)
-        place[seen] = 1 + np.ceil((np.log(size[seen]) - math.log(self.lowest)) / self._log_gamma)
+        place[seen] = 1 + np.ceil((np.log(size[seen]) - self._log_lowest) / self._log_gamma)
         np.minimum(place, self._counts.size - 1 - self._zero, out=place)
         np.add.at(self._counts, self._zero + np.where(flat >= 0.0, place, -place), 1)
         self.count += int(flat.size)
@@ -90,7 +103,7 @@ class LogSketch:
         place = int(np.searchsorted(np.cumsum(self._counts), rank)) - self._zero
         size = 0.0
         if place:
-            exponent = math.log(self.lowest) + (abs(place) - 1) * self._log_gamma
+            exponent = self._log_lowest + (abs(place) - 1) * self._log_gamma
             size = 2.0 * math.exp(exponent) / (math.exp(self._log_gamma) + 1.0)
         return min(max(math.copysign(size, place), self.least), self.greatest)
 

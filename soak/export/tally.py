@@ -6,9 +6,8 @@ Memory is flat however long the run: nothing here may keep an observation, a pro
 from __future__ import annotations
 
 from collections import Counter, deque
+from itertools import pairwise
 from typing import Any, Literal
-
-import numpy as np
 
 from soak.drive.observation import Observation
 from soak.export.needles import NeedleTally
@@ -23,16 +22,17 @@ RECENT = 64
 FIGURES = ("k3", "max_abs", "median_abs", "score")
 
 
-def inter_token_gaps(answer: Answer) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Seconds between output tokens, shape (chunks - 1,); empty unless streamed in at least two chunks.
+def inter_token_gaps(answer: Answer) -> list[float]:
+    """Seconds between output tokens, chunks - 1 of them; none unless streamed in at least two chunks.
 
     A server may put several tokens into a chunk, so gaps are scaled: their mean is the time from the first
     token to the last over the number of tokens after the first.
     """
-    chunks, tokens = len(answer.chunk_s), answer.completion_tokens
-    if chunks < 2 or tokens < 2:
-        return np.empty(0)
-    return np.maximum(np.diff(np.asarray(answer.chunk_s)), 0.0) * ((chunks - 1) / (tokens - 1))
+    at, tokens = answer.chunk_s, answer.completion_tokens
+    if len(at) < 2 or tokens < 2:
+        return []
+    scale = (len(at) - 1) / (tokens - 1)
+    return [max(0.0, later - before) * scale for before, later in pairwise(at)]
 
 
 class RequestTally:

@@ -7,6 +7,7 @@ followed the server would not replay.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 from soak.plan.lexicon import Fact, Ids
@@ -44,8 +45,7 @@ class Geometry:
 
     def boundaries(self) -> tuple[int, ...]:
         """The lengths whose multiples matter, smallest first, without 1 and without repeats."""
-        named = (self.chunk, self.page, self.state_grid, self.track_interval, self.window)
-        return tuple(sorted({n for n in named if n is not None and n > 1}))
+        return _boundaries(self.chunk, self.page, self.state_grid, self.track_interval, self.window)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; what few servers have only where there is one."""
@@ -54,3 +54,8 @@ class Geometry:
         values["facts"] = [[list(part) for part in fact] for fact in self.facts]
         rare = {"adapters": [], "grammar": False, "host_tier": None, "pieces": [], "facts": []}
         return {name: value for name, value in values.items() if name not in rare or value != rare[name]}
+
+
+@lru_cache(maxsize=64)
+def _boundaries(*named: int | None) -> tuple[int, ...]:
+    return tuple(sorted({n for n in named if n is not None and n > 1}))

@@ -130,13 +130,13 @@ class Segment:
 def _drawn(  # noqa: PLR0917 - all that ids depend on
     seed: int, purpose: str, key: int, nonce: int, start: int, length: int, low: int, span: int
 ) -> npt.NDArray[np.int32]:
-    skip, last = start // 2, (start + length + 1) // 2
-    words = raw_words(seed, purpose, key, last, nonce)[skip:]
+    words = raw_words(seed, purpose, key, (start + length + 1) // 2, nonce)
     # "<u4": two ids a word, low half first, whatever the byte order of the machine
-    offset = start - 2 * skip
-    halves = words.astype("<u8", copy=False).view("<u4")[offset : offset + length]
-    ids = (halves * np.uint64(span)) >> _HALF
-    drawn: npt.NDArray[np.int32] = (ids + np.uint64(low)).astype(np.int32)
+    halves = words.astype("<u8", copy=False).view("<u4")[start : start + length]
+    ids = np.multiply(halves, span, dtype=np.uint64)
+    ids >>= _HALF
+    ids += np.uint64(low)
+    drawn: npt.NDArray[np.int32] = ids.astype(np.int32)
     drawn.flags.writeable = False  # it may be handed out again
     return drawn
 

@@ -6,6 +6,8 @@ window; public faults sit on these, one token beside them, or exactly three (a c
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from soak.plan.geometry import Geometry
 from soak.plan.words import Draw
 
@@ -14,9 +16,20 @@ _OFFSETS = (0, 0, 1, -1, 3, -3)
 
 def around(draw: Draw, geometry: Geometry, low: int, high: int) -> int:
     """A length in [low, high]: half of the draws on or near a multiple of a boundary, the rest anywhere."""
+    return _around(draw, geometry.boundaries(), low, high)
+
+
+@lru_cache(maxsize=4096)
+def shared(  # noqa: PLR0917 - all that it depends on
+    seed: int, purpose: str, key: int, boundaries: tuple[int, ...], low: int, high: int
+) -> int:
+    """As ``around``, of a document that several indices share: drawn once, by a stream of its own."""
+    return _around(Draw(seed, purpose, key), boundaries, low, high)
+
+
+def _around(draw: Draw, boundaries: tuple[int, ...], low: int, high: int) -> int:
     if high <= low:
         return low
-    boundaries = geometry.boundaries()
     if boundaries and draw.chance(500):
         unit = draw.choice(boundaries)
         first, last = -(-low // unit), high // unit

@@ -55,11 +55,6 @@ def raw_words(seed: int, purpose: str, index: int, count: int, nonce: int = 0) -
     return words
 
 
-@lru_cache(maxsize=4096)
-def _first_words(seed: int, purpose: str, index: int) -> tuple[int, ...]:
-    return tuple(raw_words(seed, purpose, index, _BATCH).tolist())
-
-
 class Draw:
     """A short sequence of draws for one purpose at one index; integer results only."""
 
@@ -69,13 +64,6 @@ class Draw:
         self._seed, self._purpose, self._index, self._nonce = seed, purpose, index, nonce
         self._words: Sequence[int] = ()
         self._taken = 0
-
-    @classmethod
-    def again(cls, seed: int, purpose: str, index: int) -> Draw:
-        """The same, for what is drawn from time and again: the first words are remembered."""
-        made = cls(seed, purpose, index)
-        made._words = _first_words(seed, purpose, index)
-        return made
 
     def word(self) -> int:
         """The next 64-bit word."""

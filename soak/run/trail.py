@@ -61,6 +61,7 @@ class Trail:
         self._low, self._high, self._index, self._probe, self._ended = 1, 0, index, probe, False
         self._say = say
         self._failing = False
+        self._owed = False  # whether the index is still to be written
         self._path = out / TRAIL_NAME
         # Made whole beside the old one: a kill in between must leave one of the two.
         part = out / f".{TRAIL_NAME}.{os.getpid()}.part"
@@ -84,9 +85,10 @@ class Trail:
         self._note()
 
     def begun(self, index: int) -> None:
-        """An index of the plan is about to begin."""
-        self._index = index
-        self._note()
+        """An index of the plan is about to begin. Written with its first request, or when the next begins."""
+        if self._owed:  # the one before has sent nothing yet
+            self._note()
+        self._index, self._owed = index, True
 
     def probing(self, number: int) -> None:
         """A probe is about to begin."""
@@ -109,6 +111,7 @@ class Trail:
         return line.ljust(_WIDTH - 1) + b"\n"
 
     def _note(self) -> None:
+        self._owed = False
         try:
             os.pwrite(self._file, self._line(), 0)
         except OSError as error:

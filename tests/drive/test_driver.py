@@ -16,7 +16,7 @@ from soak.drive.brake import Brake, StopLimits
 from soak.drive.driver import DriveLimits, Driver
 from soak.drive.observation import Observation
 from soak.plan.geometry import Geometry
-from soak.plan.item import AbortBy
+from soak.plan.item import AbortBy, Item
 from soak.plan.plan import Plan
 from soak.plan.spec import ResolvedSpec
 from soak.sglang.exchange import Answer, Outcome, TokenIds
@@ -111,6 +111,22 @@ async def test_every_planned_item_is_sent_at_its_time() -> None:
     intended = [s.intended_s for s in seen]
     gaps = [b - a for a, b in itertools.pairwise(intended)]
     assert gaps == pytest.approx([0.01] * 49, abs=1e-6)
+
+
+async def test_what_is_due_is_sent_before_the_next_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session()
+    tested, _ = driver(session, FAST)
+    sent: list[tuple[int, int]] = []  # (index being planned, requests sent by then)
+    items = Plan.items
+
+    def planned(self: Plan, index: int) -> tuple[Item, ...]:
+        sent.append((index, len(session.asked)))
+        return items(self, index)
+
+    monkeypatch.setattr(Plan, "items", planned)
+    await tested.run(0.1)
+    await tested.drain(1)
+    assert sent == [(0, 0), *((index, index) for index in range(1, 11))]
 
 
 async def test_shards_together_send_the_whole_plan() -> None:

@@ -49,11 +49,12 @@ def test_merging_is_the_same_as_having_seen_both(first: list[float], second: lis
 
 @given(st.lists(SIGNED, max_size=60))
 def test_one_by_one_and_all_at_once_fill_the_same_buckets(values: list[float]) -> None:
-    single, many = ratio_sketch(), ratio_sketch()
+    single, many, listed = ratio_sketch(), ratio_sketch(), ratio_sketch()
     for value in values:
         single.add(value)
     many.add_many(np.array(values))
-    assert single.as_dict()["buckets"] == many.as_dict()["buckets"]
+    listed.add_many(values)
+    assert single.as_dict()["buckets"] == many.as_dict()["buckets"] == listed.as_dict()["buckets"]
 
 
 @given(st.lists(SIGNED, max_size=60))
@@ -103,6 +104,8 @@ def test_what_has_no_place_is_refused_and_leaves_no_trace(value: float) -> None:
         sketch.add(value)
     with pytest.raises(ValueError):
         sketch.add_many(np.array([1.0, value]))
+    with pytest.raises(ValueError):
+        sketch.add_many([1.0, value])
     assert sketch.count == 0
 
 

@@ -36,8 +36,8 @@ def test_gaps_between_tokens_add_up_to_the_decode_time() -> None:
     assert one_token_each == pytest.approx([0.02, 0.02, 0.02])
     two_chunks_of_eight = inter_token_gaps(observation(chunk_s=(1.0, 1.8), tokens=9).answer)
     assert two_chunks_of_eight == pytest.approx([0.1])
-    assert inter_token_gaps(observation(chunk_s=(), tokens=4).answer).size == 0
-    assert inter_token_gaps(observation(chunk_s=(1.0, 1.1), tokens=1).answer).size == 0
+    assert not inter_token_gaps(observation(chunk_s=(), tokens=4).answer)
+    assert not inter_token_gaps(observation(chunk_s=(1.0, 1.1), tokens=1).answer)
 
 
 def test_probes_are_counted_apart_by_what_they_mean() -> None:

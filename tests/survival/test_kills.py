@@ -200,6 +200,17 @@ def test_a_trail_says_what_may_be_on_the_server(tmp_path: Path) -> None:
     assert read_trail(tmp_path).ended
 
 
+def test_a_trail_knows_the_last_index_that_sent_something_and_all_before_the_last(tmp_path: Path) -> None:
+    trail = Trail(tmp_path, "0123456789ab", print)
+    trail.begun(7)
+    assert read_trail(tmp_path).index == -1  # nothing of it is on the server yet: it may be begun again
+    trail.sending(1, 1)
+    assert read_trail(tmp_path).index == 7
+    trail.begun(8)  # refused, say: it sends nothing
+    trail.begun(9)
+    assert read_trail(tmp_path).index == 8
+
+
 @pytest.mark.parametrize(
     "spoiled", [b"", b"{", b"[]", b'{"run_id": 1}', b'{"run_id":"a","session":"b","low":1,"high":99999999}']
 )

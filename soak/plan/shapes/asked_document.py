@@ -6,7 +6,6 @@ No shape: several shapes ask about such a document, each in namespaces of its ow
 from __future__ import annotations
 
 from soak.plan.item import Item, Prompt, Segment
-from soak.plan.lengths import around
 from soak.plan.shapes.scene import Scene
 from soak.plan.words import Draw
 
@@ -15,10 +14,10 @@ def asked_document(scene: Scene, shape: str, purpose: str, window: int) -> tuple
     """The item, and the shape's draw after it. purpose: names the document's tokens; window: in indices."""
     spec, draw, room = scene.spec, scene.draw(shape), scene.room
     key = scene.index // window
-    of_document = scene.shared_draw(purpose, key)
     output = scene.output(draw, room // 16)
     tail = draw.between(1, max(1, room // 32))
     most = max(1, room - output - tail)
-    length = min(around(of_document, spec.geometry, spec.min_prompt, max(spec.min_prompt, room // 2)), most)
+    least = spec.min_prompt
+    length = min(scene.shared_length(purpose, key, least, max(least, room // 2)), most)
     prompt = Prompt((Segment(purpose, key, 0, length), scene.own(tail)))
     return scene.single(shape, draw, prompt, output), draw

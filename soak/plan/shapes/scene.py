@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from soak.plan.item import Item, Prompt, Segment
+from soak.plan.lengths import shared
 from soak.plan.spec import ResolvedSpec
 from soak.plan.words import Draw
 
@@ -24,7 +25,11 @@ class Scene:
 
     def shared_draw(self, purpose: str, key: int) -> Draw:
         """A stream of draws of a document that several indices share."""
-        return Draw.again(self.seed, purpose, key)
+        return Draw(self.seed, purpose, key)
+
+    def shared_length(self, purpose: str, key: int, low: int, high: int) -> int:
+        """The length of a document that several indices share, in [low, high], around the geometry's."""
+        return shared(self.seed, purpose, key, self.spec.geometry.boundaries(), low, high)
 
     @property
     def room(self) -> int:

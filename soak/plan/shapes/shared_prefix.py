@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 from soak.plan.item import Item, Prompt, Segment
-from soak.plan.lengths import around
 from soak.plan.shapes.scene import Scene
 
 NAME = "shared-prefix"
@@ -24,17 +23,16 @@ def make(scene: Scene) -> tuple[Item, ...]:
     rank = draw.weighted(_zipf(spec.roots))
     # rank 0 is the newest root; every zipf_churn indices a new one takes that place
     root = scene.index // spec.zipf_churn + spec.roots - 1 - rank
-    of_root = scene.shared_draw("shared-prefix-root", root)
-    root_length = around(of_root, spec.geometry, spec.min_prompt, max(spec.min_prompt, room // 2))
-    branch = draw.below(_BRANCHES)
-    of_branch = scene.shared_draw("shared-prefix-branch", root * _BRANCHES + branch)
-    branch_length = around(of_branch, spec.geometry, 8, max(8, room // 6))
+    least = spec.min_prompt
+    root_length = scene.shared_length("shared-prefix-root", root, least, max(least, room // 2))
+    branch = root * _BRANCHES + draw.below(_BRANCHES)
+    branch_length = scene.shared_length("shared-prefix-branch", branch, 8, max(8, room // 6))
     tail = draw.between(1, max(1, min(spec.min_prompt, room // 8)))
     output = scene.output(draw, room // 16)
     prompt = Prompt(
         (
             Segment("shared-root", root, 0, root_length),
-            Segment("shared-branch", root * _BRANCHES + branch, 0, branch_length),
+            Segment("shared-branch", branch, 0, branch_length),
             scene.own(tail),
         )
     )
