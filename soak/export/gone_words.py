@@ -19,7 +19,8 @@ def gone_words(incident: Incident, lost: Sequence[PromptRow], seed: int | None) 
     if not lost:
         lines += wrapped("", "Nothing of soak's own is known to have been under way.")
     else:
-        lines.append(f"Under way when it went, {len(lost):,} prompts, the latest sent first")
+        count = f"{len(lost):,} prompts, the latest sent first" if len(lost) > 1 else "one prompt"
+        lines.append(f"Under way when it went, {count}")
         lines += [f"  {_told(row, incident.raised_us)}" for row in lost[:_MOST_LISTED]]
         if len(lost) > _MOST_LISTED:
             lines.append(f"  and {len(lost) - _MOST_LISTED:,} more")

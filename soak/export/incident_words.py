@@ -201,7 +201,8 @@ def _listed(trace: Trace, places: Sequence[int]) -> str:
         return "nothing of ours"
     names = [_name(trace, place) for place in places[:_MOST_LISTED]]
     more = len(places) - len(names)
-    return f"{len(places):,} prompts: " + ", ".join(names) + (f" and {more:,} more" if more else "")
+    count = f"{len(places):,} prompts" if len(places) > 1 else "one prompt"
+    return f"{count}: {', '.join(names)}{f' and {more:,} more' if more else ''}"
 
 
 def _server(told: Told) -> list[str]:

@@ -55,11 +55,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """All of it. server, config: one line for each value that differs, a's first; only_a, only_b:
-    conjunctions that one run alone reached."""
+    """All of it. alarms: of a and of b, one line for each; server, config: one line for each value that
+    differs, a's first; only_a, only_b: conjunctions that one run alone reached."""
 
     verdicts: tuple[str, str]
     same_plan: bool
+    alarms: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     server: tuple[str, ...] = ()
     config: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
@@ -95,6 +96,7 @@ def compare(a: RunOnDisk, b: RunOnDisk) -> Difference:
     return Difference(
         (str(a.summary["verdict"]), str(b.summary["verdict"])),
         all(a.summary[name] == b.summary[name] for name in ("seed", "spec_digest")),
+        (_alarms(a), _alarms(b)),
         _lines(a.summary["fingerprint"], b.summary["fingerprint"]),
         _lines(a.config, b.config, without=("run.",)),
         tuple(
@@ -111,10 +113,17 @@ def _reached(run: RunOnDisk) -> set[str]:
     return {str(e["name"]) for e in run.summary["coverage"] if e["state"] in ("presumed", "confirmed")}
 
 
+def _alarms(run: RunOnDisk) -> tuple[str, ...]:
+    return tuple(
+        f"{alarm['verdict']} by {alarm['channel']} on {alarm['stream']}"
+        for alarm in sorted(run.summary["detector"]["alarms"], key=lambda each: each["verdict"] != "CORRUPT")
+    )
+
+
 def _lines(a: Mapping[str, Any], b: Mapping[str, Any], without: tuple[str, ...] = ()) -> tuple[str, ...]:
     ours, theirs = dict(flat(dict(a))), dict(flat(dict(b)))
     return tuple(
-        f"{name}: {ours.get(name, 'not there')} -> {theirs.get(name, 'not there')}"
+        f"{name}: {ours.get(name, 'not there') or 'none'} -> {theirs.get(name, 'not there') or 'none'}"
         for name in sorted(ours.keys() | theirs.keys())
         if ours.get(name) != theirs.get(name) and not name.startswith(without or ("\0",))
     )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
+
 from soak.export.closing import nats, printable, seconds, share, table, wrapped
 from soak.report.difference import LEVEL, Difference, Figure
 from soak.report.run_folder import RunOnDisk
 
 _MOST_LINES = 30
+_MOST_ALARMS = 8
 
 
 def difference_words(a: RunOnDisk, b: RunOnDisk, found: Difference) -> str:
     """Lines without trailing newline: verdicts, what is different about the runs, what they measured."""
     parts = [
         [_run("A", a), _run("B", b)],
-        _verdicts(found),
+        _verdicts(found) + _alarms("A", a, found.alarms[0]) + _alarms("B", b, found.alarms[1]),
         _server(found),
         _figures(found),
         _coverage(found),
@@ -32,12 +35,25 @@ def _run(name: str, run: RunOnDisk) -> str:
 
 def _verdicts(found: Difference) -> list[str]:
     a, b = found.verdicts
+    if found.worse_verdict and b in ("SUSPECT", "CORRUPT"):
+        return [f"Verdict: {a} -> {b}: worse."]
     if not found.says_something:
         return [
             f"Verdict: {a} -> {b}: one that says nothing about the cache cannot be compared with another."
         ]
-    words = "worse" if found.worse_verdict else "the same" if a == b else "better"
-    return [f"Verdict: {a} -> {b}: {words}."]
+    return [f"Verdict: {a} -> {b}: {'the same' if a == b else 'better'}."]
+
+
+def _alarms(name: str, run: RunOnDisk, alarms: tuple[str, ...]) -> list[str]:
+    """What a verdict rests on, and where it is explained."""
+    lines = [f"  {name}: {line}" for line in alarms[:_MOST_ALARMS]]
+    if len(alarms) > _MOST_ALARMS:
+        lines.append(f"  {name}: and {len(alarms) - _MOST_ALARMS} more")
+    named = run.summary["incidents"]
+    if alarms and named and run.summary["journal"]:
+        asked = ["soak", "incidents", "show", str(named[0]), "--out", str(run.folder)]
+        lines.append(f"  {name} in words: {shlex.join(asked)}")
+    return lines
 
 
 def _server(found: Difference) -> list[str]:
@@ -77,7 +93,7 @@ def _figures(found: Difference) -> list[str]:
     lines += table(rows, numbers_to=6)
     differ = [figure for figure in told if figure.differs]
     if not differ:
-        return [*lines, f"Nothing differs by more than chance (p < {LEVEL:g})."]
+        return [*lines, f"No figure differs by more than chance (p < {LEVEL:g})."]
     lines.append(f"More than chance (p < {LEVEL:g})")
     for figure in differ:
         how = "worse" if figure.worse else "better"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from soak.cli import main
 from soak.detect.verdict import Verdict
 from soak.report.difference import compare
 from soak.report.run_folder import read_run_folder
-from tests.report.folders import finished
+from tests.report.folders import finished, with_incident
 
 
 def soak(*words: str) -> tuple[int, str, str]:
@@ -30,7 +32,7 @@ def test_a_run_beside_itself(before: Path) -> None:
     assert "Verdict: CLEAN -> CLEAN: the same." in out
     assert "The server is the same" in out
     assert "The plan is the same." in out
-    assert "Nothing differs by more than chance" in out
+    assert "No figure differs by more than chance" in out
     assert "Both reached the same conjunctions." in out
 
 
@@ -60,6 +62,36 @@ def test_an_upgrade_that_made_it_worse(before: Path, tmp_path: Path) -> None:
 def test_nothing_can_be_said_of_a_run_that_says_nothing(before: Path, tmp_path: Path) -> None:
     empty = finished(tmp_path / "empty", Verdict.VACUOUS, probes=120)
     assert soak("compare", str(before), str(empty))[0] == 3
+
+
+def test_the_words_of_two_verdicts_agree_with_the_exit_code(tmp_path: Path) -> None:
+    runs = {verdict: finished(tmp_path / verdict.value, verdict, probes=1) for verdict in Verdict}
+    silent = "one that says nothing about the cache cannot be compared with another."
+    for a, b in product(runs, runs):
+        code, out, _ = soak("compare", str(runs[a]), str(runs[b]))
+        words = out.partition(f"Verdict: {a.value} -> {b.value}: ")[2].partition("\n")[0]
+        assert code == {"worse.": 1, silent: 3, "the same.": 0, "better.": 0}[words], (a, b)
+        assert b in {Verdict.SUSPECT, Verdict.CORRUPT} or words != "worse."
+
+
+def test_what_was_found_is_named_with_the_command_that_explains_it(before: Path, tmp_path: Path) -> None:
+    after = with_incident(tmp_path / "after it", "words")
+    said = json.loads((after / "summary.json").read_text())
+    said["detector"]["alarms"] = [
+        {"verdict": "CORRUPT" if n else "SUSPECT", "channel": "ceiling-onset", "stream": f"s{n}"}
+        for n in range(11)
+    ]
+    said["fingerprint"]["simulator_faults"] = "stale-track-tail"
+    (after / "summary.json").write_text(json.dumps(said))
+    out = soak("compare", str(before), str(after))[1]
+    assert "\n  B: CORRUPT by ceiling-onset on s1\n" in out
+    assert "\n  B: and 3 more\n" in out
+    assert "  A: " not in out
+    (command,) = [line.partition(": ")[2] for line in out.splitlines() if line.startswith("  B in words: ")]
+    code, explained, _ = soak(*shlex.split(command)[1:])
+    assert code == 0
+    assert "What was asked" in explained
+    assert json.loads(soak("compare", str(before), str(after), "--json")[1])["alarms"][0] == []
 
 
 def test_runs_without_a_course_have_their_counts_compared(before: Path, tmp_path: Path) -> None:
