@@ -23,7 +23,7 @@ from soak.incident.trace import Trace
 __all__ = ["BundleError", "read_bundle", "write_bundle"]
 
 FORMAT = "soak-incident-bundle"
-SCHEMA = 3  # 2 without prompts beside that of a case; 1 without actions as well
+SCHEMA = 4  # 3 without constants of JSON schemas; 2 without prompts beside that of a case; 1 without actions
 _JSON = "bundle.json"
 _README = "README.txt"
 _DTYPES = {
@@ -79,8 +79,10 @@ def write_bundle(folder: Path, trace: Trace, about: About) -> None:
 
 def _schema_of(trace: Trace) -> int:
     """The oldest that can say all of it, so that older ones of soak read what they can."""
-    if trace.case.beside:
+    if any(sent.code for sent in trace.sent):
         return SCHEMA
+    if trace.case.beside:
+        return 3
     return 2 if trace.acted else 1
 
 

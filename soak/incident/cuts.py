@@ -179,8 +179,8 @@ def together(trace: Trace, one: int, other: int) -> Trace | None:
         return None
     like = trace.sent[trace.case.victim if trace.case.victim in places else places[0]]
     start = trace.sent[first.places[0]]
-    wanted = (like.namespace, like.adapter)
-    if any((trace.sent[p].namespace, trace.sent[p].adapter) != wanted for p in places):
+    wanted = (like.namespace, like.adapter, like.code)
+    if any((trace.sent[p].namespace, trace.sent[p].adapter, trace.sent[p].code) != wanted for p in places):
         return None
     sent = [
         s

@@ -1,7 +1,8 @@
-"""Canaries of a trace, judged once more: was one answered with another's answer?
+"""Whose answer is known, judged once more: was a canary, or a JSON schema, answered with another's answer?
 
-Their own answers are not those of then, as a replay sends other ids of the same pattern: each canary is asked
-alone, twice, when all load is over. What load was answered meanwhile is then held against these.
+A canary's own answer is not that of then, as a replay sends other ids of the same pattern: each is asked
+alone, twice, when all load is over. What load was answered meanwhile is then held against these. A schema
+makes its answer whatever the ids are.
 """
 
 from __future__ import annotations
@@ -12,13 +13,30 @@ from soak.incident.player import Player
 from soak.incident.trace import Origin
 from soak.oracle.canaries import Canaries
 from soak.oracle.passes import Passes
+from soak.plan import strict
 from soak.plan.shapes import canary
 
 _ALONE = 2  # times: as often as an answer must be seen to count as a canary's own
 
 
 async def foreign_answers(passes: Passes, player: Player) -> list[str]:
-    """In words, answers of this replay that are another canary's. Raises PassFailedError."""
+    """In words, answers of this replay that are another prompt's. Raises PassFailedError."""
+    wrong = _wrong_constants(player)
+    return wrong or await _foreign_canaries(passes, player)
+
+
+def _wrong_constants(player: Player) -> list[str]:
+    """In words, JSON answers that their schema did not make."""
+    found = []
+    for sent, answer in zip(player.trace.sent, player.answers, strict=True):
+        if sent.code and answer is not None and answer.ok and answer.text is not None:
+            words = strict.wrong(answer.text, sent.code, answer.finish_reason == "stop")
+            if words:
+                found.append(f"load request {sent.index}, part {sent.part}: its JSON answer {words}")
+    return found
+
+
+async def _foreign_canaries(passes: Passes, player: Player) -> list[str]:
     answered = [
         (sent, ids.astype(np.int32).tobytes(), ids, answer)
         for sent, ids, answer in zip(player.trace.sent, player.ids, player.answers, strict=True)

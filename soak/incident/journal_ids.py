@@ -16,6 +16,7 @@ from soak.plan.item import Item, Segment
 from soak.plan.plan import Plan
 from soak.plan.restored import spec_of
 from soak.plan.spec import PLAN_VERSION
+from soak.plan.strict import code_of
 from soak.sglang.exchange import Outcome, TokenIds
 
 
@@ -72,6 +73,11 @@ class SentIds:
         """The LoRA adapter that a load prompt was sent to, "" for none."""
         which = self.item(row).adapter
         return "" if which is None else self.plan(row.session).spec.geometry.adapters[which]
+
+    def code(self, row: PromptRow) -> str:
+        """The constant of the JSON schema that a load prompt's answer was bound to, "" for none."""
+        plan = self.plan(row.session)
+        return code_of(plan.seed, plan.nonce, row.index, row.part) if self.item(row).strict else ""
 
     def load_row(self, session: int, index: int, step: int, part: int | None) -> PromptRow:
         """The row of a load prompt; for part None the last answered well, which follow-ups go on from."""

@@ -119,7 +119,7 @@ def _check_one_request(prompts: list[Sent]) -> None:
     """Prompts that travelled together had everything in common but their ids."""
     for name in (
         "max_new_tokens", "temperature_milli", "stream", "return_logprob", "logprob_start_len", "namespace",
-        "adapter",
+        "adapter", "code",
     ):  # fmt: skip
         if len({getattr(sent, name) for sent in prompts}) > 1:
             raise ValueError(f"request {prompts[0].request} of the trace: its prompts differ in {name}")

@@ -19,6 +19,7 @@ from soak.drive.doing import Hands, Leash, NotDoneError, do, prompts_of, unleash
 from soak.incident.order import Order, Request, Speed, order_of
 from soak.incident.salt import Salt
 from soak.incident.trace import Acted, Seen, Sent, Trace
+from soak.plan.strict import schema_of
 from soak.sglang.exchange import Answer, TokenIds
 from soak.sglang.session import Session
 
@@ -237,6 +238,8 @@ class Player:
                 logprob_start_len=sent.logprob_start_len,
                 extra_key=self.namespace(sent.namespace),
                 lora_path=sent.adapter or None,
+                json_schema=schema_of(sent.code) if sent.code else None,
+                ignore_eos=not sent.code,  # a grammar ends its answer with the end token
                 timeout_s=self._manner.timeout_s,
             )
         finally:

@@ -81,7 +81,7 @@ class Asking:
     async def quiet(self) -> None:
         """The second pair, the repeated cold pass and the control, after all load."""
         if self._case.outcome is ProbeOutcome.BROKEN_INVARIANT and self._hard is None:
-            await self._guarded(self._canaries())
+            await self._guarded(self._known_answers())
         if not self._askable or self._hard is not None:
             return
         if self.warm is None:
@@ -138,8 +138,8 @@ class Asking:
         self.question, self.warm, self.cold = made.question, made.warm, made.cold
         self._pairs.append(made.divergence)
 
-    async def _canaries(self) -> None:
-        """An alarm of another's answer: does one of the trace's canaries have another's again?"""
+    async def _known_answers(self) -> None:
+        """An alarm of another's answer: does a canary of the trace, or a schema, have another's again?"""
         words = await foreign_answers(self._passes(), self.player)
         if words:
             self._hard = ProbeOutcome.BROKEN_INVARIANT

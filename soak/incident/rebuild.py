@@ -190,6 +190,7 @@ def _sent(
         namespace=_namespace(row, ids),
         abort_us=row.abort_us,
         adapter=ids.adapter(row),
+        code=ids.code(row),
     )
 
 

@@ -173,6 +173,7 @@ def _sent(number: int, row: Any, ids: TokenIds) -> Sent:
         namespace=take.text("namespace", default=""),
         abort_us=take.whole_or_none("abort_us"),
         adapter=take.text("adapter", default=""),
+        code=take.text("code", default=""),
     )
     if not len(ids):
         raise RowError(f"sent[{number}]: a prompt without tokens")

@@ -38,6 +38,7 @@ class Sent:
     but for one that begins with "=": what follows is the very key, as where it is an adapter's name.
     abort_us: how long after its sending the run itself aborted it; None if it was left to finish.
     adapter: the LoRA adapter that answered, "" for none.
+    code: the constant of the JSON schema that bound the answer, "" for none.
     """
 
     index: int
@@ -59,6 +60,7 @@ class Sent:
     namespace: str = ""
     abort_us: int | None = None
     adapter: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,11 @@ def test_what_an_older_soak_can_read_is_written_so_that_it_does(tmp_path: Path) 
     case = replace(trace.case, kind=ResumeKind.DECODE_BATCH, victim=None, beside=(40, 0, 12))
     beside = replace(trace, case=case)
     write_bundle(tmp_path / "beside", beside, about())
-    assert [schema(tmp_path / name) for name in ("plain", "acted", "beside")] == [1, 2, 3] == [1, 2, SCHEMA]
+    bound = replace(beside, sent=tuple(replace(one, code="soak-1") for one in trace.sent))
+    write_bundle(tmp_path / "bound", bound, about())
+    names = ("plain", "acted", "beside", "bound")
+    assert [schema(tmp_path / name) for name in names] == [1, 2, 3, 4] == [1, 2, 3, SCHEMA]
+    assert same(read_bundle(tmp_path / "bound")[0], bound)
     assert same(read_bundle(tmp_path / "beside")[0], beside)
     with pytest.raises(BundleError, match="one 0"):
         write_then_read(tmp_path / "two", replace(beside, case=replace(case, beside=(0, 0, 12))))

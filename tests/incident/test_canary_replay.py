@@ -1,4 +1,4 @@
-"""An answer that changed hands, and what load itself had paused meanwhile: both come back in a replay."""
+"""Answers that changed hands, and what load itself had paused meanwhile: all come back in a replay."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from soak.drive.deed import LOAD, PAUSE
 from soak.incident.bundle import write_bundle
 from soak.incident.journal_reader import JournalReader
 from soak.incident.rebuild import read_incident
+from soak.incident.trace import Origin
 from soak.oracle.probe import ProbeOutcome
-from soak.plan.shapes import canary, pause_queue
+from soak.plan.shapes import canary, pause_queue, strict_json
 from tests.incident.circle import config, replay, simulator, soaked
 
 FAULT = "identity-swap"
@@ -66,3 +67,40 @@ async def test_a_canary_with_anothers_answer_is_met_again_between_the_pauses_of_
         assert code == 0, said
         assert "no broken_invariant this time" in said
         assert "done again: " in said
+
+
+BOUND: dict[str, Any] = {**SWAPPING, "shapes": {strict_json.NAME: 1}, "rate": 2, "max_context": 300}
+
+
+async def test_a_schema_with_anothers_constant_is_met_again_by_the_schemas_of_then(tmp_path: Path) -> None:
+    run, bundle = tmp_path / "run", tmp_path / "bundle"
+    async with simulator(FAULT, context_len=400, tokenizer=True) as url:
+        name = await soaked(
+            config(
+                url,
+                load=BOUND,
+                detect={"max_abs_d": None},
+                probe={"rate": 1},
+                journal={"before": "1s", "after": "200ms", "window": "30s"},
+            ),
+            run,
+        )
+        with closing(JournalReader(run / "journal.sqlite")) as reader:
+            trace, about = read_incident(reader, name)
+        case = trace.case
+        assert (case.shape, case.outcome) == (strict_json.NAME, ProbeOutcome.BROKEN_INVARIANT)
+        own = trace.sent[case.victim or 0]
+        assert f"{own.code} is its own" in case.detail
+        load = [sent.code for sent in trace.sent if sent.origin is Origin.LOAD]
+        assert all(load)
+        assert len(set(load)) == len(load)
+        write_bundle(bundle, trace, about)
+        there = ("--bundle", bundle, "--target", url, "--speed", "max", "--repeat", "1", "--json")
+        code, said = await replay(*there, "--quiet")
+        assert code == 1, said
+        assert "of another request's schema" in json.loads(said)["replays"][0]["words"]
+    async with simulator(FAULT, planted=False, context_len=400, tokenizer=True) as url:
+        there = ("--bundle", bundle, "--target", url, "--speed", "max", "--repeat", "1", "--anyway")
+        code, said = await replay(*there)
+        assert code == 0, said
+        assert "no broken_invariant this time" in said
