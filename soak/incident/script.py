@@ -38,10 +38,12 @@ class ScriptError(Exception):
 _CODE = string.Template('''\
 """$title
 $where
+$server
 $sends
 Usage: python3 $name [URL] [--exact-ids]; URL: http://127.0.0.1:30000 by default; key: SGLANG_API_KEY
 Ids are other ones in every run (--exact-ids: the recorded ones). Exit: 0 PASS, 1 FAIL, 2 cannot tell."""
 import json, os, random, sys, threading, time, urllib.request
+{"-h", "--help"}.isdisjoint(sys.argv) or sys.exit(print(__doc__) or 2)
 URL = ([w for w in sys.argv[1:] if w[0] != "-"] or ["http://127.0.0.1:30000"])[0].rstrip("/")
 RUN, KEY = "repro-%016x-" % random.SystemRandom().getrandbits(64), os.environ.get("SGLANG_API_KEY")
 HEADERS = dict({"Content-Type": "application/json"}, **({"Authorization": "Bearer " + KEY} if KEY else {}))
@@ -78,11 +80,12 @@ def send(number, prompts, new, temperature, namespace):
             threading.Timer(abort_s, post, ("/abort_request",), {"rid": rid}).start()
         WRITTEN.update(zip([p[0] for p in prompts], generate(ids, new, temperature, namespace, rids)))
     except Exception as error:
-        FAULTS.append("request %d: %r" % (number, error))
+        if all(prompt[4] is None for prompt in prompts):  # what is taken back may come back as an error
+            FAULTS.append("request %d: %r" % (number, error))
     ENDED[number].set()
 
 def apart(warm, cold):
-    return sum(min(abs(w - c), 1) ** 2 / 2 for w, c in zip(warm, cold)) / len(warm)  # d^2 / 2
+    return sum(min(abs(w - c), 1) ** 2 / 2 for w, c in zip(warm, cold)) / len(warm)  # the score
 
 def main():
     print("sending %d requests to %s, rids and namespaces %s..." % (len(REQUESTS), URL, RUN), flush=True)
@@ -107,8 +110,10 @@ def main():
     for place, (w, c) in enumerate(zip(warm, cold), boundary + 1):
         print("position %6d   cached %9.4f   cold %9.4f   apart %+9.4f" % (place, w, c, w - c))
     failed = apart(warm, cold) > max($clear * noise, $least if noise else $least_if_exact)
-    print("%s: score %.3g, noise %.3g, found $found" % (["PASS", "FAIL"][failed], apart(warm, cold), noise))
-    return int(failed)
+    code = 1 if failed else 2 if FAULTS else 0
+    said = ["PASS", "FAIL", "cannot tell, not all was sent %s" % FAULTS][code]
+    print("%s: score %.3g, cold against cold %.3g, found with $found" % (said, apart(warm, cold), noise))
+    return code
 
 ''')
 
@@ -116,7 +121,7 @@ _END = """\
 try:
     sys.exit(main())
 except Exception as error:
-    print("cannot tell: %r %s" % (error, FAULTS))
+    print("cannot tell: %s" % (FAULTS or repr(error)))
     sys.exit(2)
 """
 
@@ -130,6 +135,7 @@ def script(name: str, trace: Trace, about: About) -> str:
     code = _CODE.substitute(
         title=_title(original),
         where=_where(trace, about),
+        server=_server(about),
         name=_plain(name),
         sends=_sends(trace, order),
         ordinary=f"{low}, {high}",
@@ -165,13 +171,14 @@ def _title(original: Original) -> str:
 
 def _where(trace: Trace, about: About) -> str:
     case = trace.case
-    fields = [f"{name} {_plain(about.fingerprint[name])}" for name in _TOLD if name in about.fingerprint]
-    line = f"Found by soak {_plain(about.soak_version)}: {_plain(case.shape)}, written by {case.kind.value}, "
-    return textwrap.shorten(
-        f"{line}resumed at {case.start}; {', '.join(fields) or 'server unknown'}.",
-        _WIDTH + 8,
-        placeholder=" ...",
-    )
+    found = f"{_plain(case.shape)}, written by {case.kind.value}, resumed at {case.start}"
+    return f"Found by soak {_plain(about.soak_version)}: {found}."
+
+
+def _server(about: About) -> str:
+    fields = [f"{name} {_plain(about.fingerprint[name])}" for name in _TOLD if about.fingerprint.get(name)]
+    words = f"Server: {', '.join(fields) or 'unknown'}."
+    return "\n".join(textwrap.wrap(words, _WIDTH + 8, break_long_words=False, break_on_hyphens=False))
 
 
 def _plain(value: object) -> str:
@@ -181,9 +188,11 @@ def _plain(value: object) -> str:
 
 def _sends(trace: Trace, order: Order) -> str:
     tokens = sum(len(s.ids) + s.max_new_tokens for s in trace.sent)
+    prompts = "one prompt" if len(trace.sent) == 1 else f"{len(trace.sent)} prompts"
+    requests = "" if len(order.requests) == 1 else f" in {len(order.requests)} requests"
     return (
-        f"Sends {len(trace.sent)} prompts in {len(order.requests)} requests ({tokens} tokens), then asks "
-        f"{len(trace.case.ids)} tokens, three times warm and cold."
+        f"Sends {prompts}{requests} ({tokens} tokens), then asks {len(trace.case.ids)} tokens, three times "
+        "warm and cold."
     )
 
 

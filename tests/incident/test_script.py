@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -59,8 +60,8 @@ def written(tmp_path: Path, trace: Trace) -> Path:
 
 
 def code_of(text: str) -> list[str]:
-    """The lines that are not data."""
-    lines = text.splitlines()
+    """The lines that are neither head nor data."""
+    lines = text.partition('."""\n')[2].splitlines()
     begin = next(n for n, line in enumerate(lines) if line.startswith("# What is sent"))
     end = next(n for n, line in enumerate(lines) if line.startswith("ENDED = "))
     return lines[:begin] + lines[end:]
@@ -117,7 +118,37 @@ async def test_a_null_fails_and_a_server_that_is_not_there_cannot_tell(tmp_path:
         assert "null" in said
     code, said = await command(path, "http://127.0.0.1:9")
     assert code == 2
-    assert "cannot tell" in said
+    assert re.search(r"cannot tell: \['request 0: .*refused", said.replace('"', "'")), said
+    assert "KeyError" not in said
+
+
+async def test_a_trace_that_did_not_arrive_whole_passes_nothing(tmp_path: Path) -> None:
+    made = Script()
+    (victim,) = made.send(random_ids(400, 1))
+    made.send(random_ids(9000, 2))  # more than the server takes
+    path = written(tmp_path, made.ask(victim, tail=40))
+    async with simulator("state-not-restored", planted=False) as url:
+        code, said = await command(path, url)
+    assert code == 2, said
+    assert re.search(r"cannot tell, not all was sent \[.request 1: .*Bad Request", said), said
+
+
+async def test_help_sends_nothing(tmp_path: Path) -> None:
+    code, said = await command(written(tmp_path, rows()), "--help")
+    assert code == 2
+    assert "Usage: python3" in said
+    assert "sending" not in said
+
+
+def test_its_head_names_the_whole_server() -> None:
+    model = "somebody/a-model-whose-name-is-as-long-as-such-names-tend-to-be-these-days"
+    fields = {"version": "0.5.18", "model_path": model, "attention_backend": "flashinfer", "page_size": 1}
+    fields |= {"mamba_radix_cache_strategy": "extra_buffer", "device": "cuda"}
+    text = script("repro.py", rows(), about(fingerprint=fields))
+    head = " ".join((ast.get_docstring(ast.parse(text)) or "").split())
+    for name, value in fields.items():
+        assert f"{name} {value}" in head
+    assert len(code_of(text)) <= MOST_LINES
 
 
 async def test_the_key_goes_to_the_server_and_nowhere_else(tmp_path: Path) -> None:
