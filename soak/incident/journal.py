@@ -18,8 +18,8 @@ from soak.drive.deed import DONE, LOAD, PAUSE, Deed
 from soak.drive.observation import Observation
 from soak.incident.journal_file import JournalFile, decisions_in
 from soak.incident.journal_pruning import Keep
-from soak.incident.journal_rows import Clock
-from soak.incident.journal_writer import Decided, JournalWriter, ProbeEnded, Ran, ServerSaid, Spoiled
+from soak.incident.journal_rows import Clock, load_row
+from soak.incident.journal_writer import Decided, JournalWriter, Loaded, ProbeEnded, Ran, ServerSaid, Spoiled
 from soak.oracle.probe import ProbeResult
 from soak.oracle.prober import PassSeen
 from soak.plan.adaptive import Decision
@@ -28,6 +28,7 @@ from soak.sglang.server_metrics import ServerMetrics
 from soak.store.alarms import StoredAlarm
 
 _SERVER_EVERY_S = 5.0
+_ROW_BYTES = 1024  # of a prompt that waits to be written, beside its output
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,12 @@ class Journal:
         clock = Clock(time.time_ns() // 1000 - round(time.monotonic() * 1e6))
         try:
             self.decided = decisions_in(self._file, writes.run_id)
-            self._writer = JournalWriter(self._file, self._begin(writes, clock), keep)
+            ran = self._begin(writes, clock)
+            self._writer = JournalWriter(self._file, ran, keep)
         except BaseException:
             self._file.close()
             raise
-        self._clock = clock
+        self._clock, self._number = clock, ran.number
         self._spoiled = 0
         self._paused = 0
         self._server_s = 0.0
@@ -118,7 +120,11 @@ class Journal:
 
     def observe_load(self, seen: Observation) -> None:
         """One answered load prompt."""
-        self._writer.put(seen, seen.ids.nbytes + seen.answer.output_ids.nbytes)
+        row = load_row(self._number, seen, self._clock)
+        self._writer.put(
+            Loaded(row, (seen.item.index, seen.item.step, seen.part)),
+            _ROW_BYTES + seen.answer.output_ids.nbytes,
+        )
 
     def observe_pass(self, seen: PassSeen) -> None:
         """One pass of a probe or a control. Before its probe's result."""

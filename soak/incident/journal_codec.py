@@ -22,11 +22,11 @@ def pack_ids(ids: TokenIds) -> bytes:
     """
     if not len(ids):
         return b""
-    low, high = int(ids.min()), int(ids.max())
-    if low >= 0 and high < 1 << 16:
+    wide = ids.astype("<i4", copy=False)
+    high = int(wide.view("<u4").max())
+    if high < 1 << 16:
         return b"\x02" + ids.astype("<u2").tobytes()
-    wide = ids.astype("<i4")
-    if low >= 0 and high < 1 << 24:
+    if high < 1 << 24:
         return b"\x03" + wide.view(np.uint8).reshape(-1, 4)[:, :3].tobytes()
     return b"\x04" + wide.tobytes()
 

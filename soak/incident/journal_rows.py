@@ -7,8 +7,10 @@ a pass, a recipe. Of a load prompt no ids are kept but those that came back: the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -30,7 +32,9 @@ PROMPT_COLUMNS = (
     "prompt_tokens, completion_tokens, cached, host, retractions, digest, output, namespace, abort_us, pass, "
     "max_new_tokens, temperature_milli, start, recipe, literal"
 )
-INSERT_PROMPT = f"INSERT INTO prompts ({PROMPT_COLUMNS}) VALUES ({', '.join('?' * 26)})"  # noqa: S608 - constants
+_VALUES = f"({', '.join('?' * 26)})"
+INSERT_PROMPT = f"INSERT INTO prompts ({PROMPT_COLUMNS}) VALUES {_VALUES}"  # noqa: S608 - constants
+_AT_ONCE = (256, 16)  # rows of one statement; SQLite takes 32,766 values
 _LONGEST_DETAIL = 300
 
 
@@ -84,6 +88,21 @@ def load_row(session: int, seen: Observation, clock: Clock) -> tuple[Any, ...]:
         seen.abort_us,
         *(None,) * 6,
     )
+
+
+def insert_prompts(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    """All of them, in few statements.
+
+    After each one the thread waits for the GIL, and an event loop that lets go of it a thousand times a
+    second wakes the thread each time, mostly in vain.
+    """
+    done = 0
+    for count in _AT_ONCE:
+        statement = INSERT_PROMPT + f", {_VALUES}" * (count - 1)
+        while len(rows) - done >= count:
+            db.execute(statement, tuple(chain.from_iterable(rows[done : done + count])))
+            done += count
+    db.executemany(INSERT_PROMPT, rows[done:])
 
 
 def pass_row(

@@ -25,10 +25,9 @@ from soak.incident.journal_recipe import Source
 from soak.incident.journal_rows import (
     INSERT_DEED,
     INSERT_PROBE,
-    INSERT_PROMPT,
     Clock,
     deed_row,
-    load_row,
+    insert_prompts,
     pass_row,
     probe_facts,
     probe_row,
@@ -65,6 +64,16 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
+class Loaded:
+    """A load prompt as its row, made by whoever hands it over: what it was made of, thousands of objects in
+    all that one thread makes and another lets go of, costs more to keep than to convert. place: its index,
+    step and part."""
+
+    row: tuple[Any, ...]
+    place: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeEnded:
     """A probe's result; suspicious: worth keeping its arrays for as long as the journal goes back."""
 
@@ -97,7 +106,7 @@ class Decided:
     row: dict[str, Any]
 
 
-Record = Observation | PassSeen | ProbeEnded | Spoiled | ServerSaid | Deed | StoredAlarm | Decided
+Record = Loaded | PassSeen | ProbeEnded | Spoiled | ServerSaid | Deed | StoredAlarm | Decided
 
 
 @dataclass(slots=True)
@@ -157,8 +166,8 @@ class JournalWriter:
         full = len(self._queue) >= _MOST_QUEUED or self._put_bytes - self._taken_bytes > _MOST_QUEUED_BYTES
         if (full or not self._thread.is_alive()) and not isinstance(record, StoredAlarm | Decided):
             self.dropped += 1
-            if isinstance(record, Observation) and len(self._lost) < _MOST_LOST:
-                self._lost.add((record.item.index, record.item.step, record.part))
+            if isinstance(record, Loaded) and len(self._lost) < _MOST_LOST:
+                self._lost.add(record.place)
             return
         self._put_bytes += size
         self._queue.append((record, size))
@@ -224,9 +233,9 @@ class JournalWriter:
 
     def _convert(self, record: Record) -> None:
         pending, session = self._pending, self._ran.number
-        if isinstance(record, Observation):
-            pending.prompts.append(load_row(session, record, self._ran.clock))
-            pending.last_index = max(pending.last_index, record.item.index)
+        if isinstance(record, Loaded):
+            pending.prompts.append(record.row)
+            pending.last_index = max(pending.last_index, record.place[0])
         elif isinstance(record, PassSeen):
             pending.prompts.append(self._pass(record))
         elif isinstance(record, ProbeEnded):
@@ -310,7 +319,7 @@ class JournalWriter:
         if not pending.rows:
             return
         with self._file.transaction() as db:
-            db.executemany(INSERT_PROMPT, pending.prompts)
+            insert_prompts(db, pending.prompts)
             db.executemany(INSERT_PROBE, pending.probes)
             db.executemany("INSERT INTO server VALUES (?, ?, ?)", pending.server)
             db.executemany(INSERT_DEED, pending.deeds)

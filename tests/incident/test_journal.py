@@ -20,6 +20,7 @@ from soak.incident import journal_pruning, journal_writer
 from soak.incident.journal_file import SCHEMA_VERSION, JournalFile, JournalUnusable, journal_path
 from soak.incident.journal_pruning import Keep
 from soak.incident.journal_reader import JournalReader
+from soak.incident.journal_rows import PROMPT_COLUMNS, insert_prompts
 from soak.incident.rebuild import read_trace
 from soak.incident.trace import Origin
 from soak.sglang.exchange import Answer, Outcome
@@ -51,6 +52,20 @@ def test_everything_told_is_there_after_closing(path: Path) -> None:
     assert rows(path, "SELECT count(*) FROM prompts") == [(len(run.loads),)]
     assert run.journal.written == len(run.loads)
     assert run.journal.dropped == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 275, 530])
+def test_many_rows_are_written_as_they_stand_however_few_statements_take_them(count: int, path: Path) -> None:
+    run = Run(path)
+    run.load(range(1))
+    run.journal.close()
+    row = rows(path, f"SELECT {PROMPT_COLUMNS} FROM prompts LIMIT 1")[0]
+    file = JournalFile(path, writing=True)
+    with file.transaction() as db:
+        insert_prompts(db, [(2, row[1], index, *row[3:]) for index in range(count)])
+    file.close()
+    indices = rows(path, "SELECT idx FROM prompts WHERE session = 2 ORDER BY seq")
+    assert indices == [(index,) for index in range(count)]
 
 
 def test_a_row_is_on_the_disk_within_a_second(path: Path) -> None:
