@@ -124,7 +124,10 @@ CONJUNCTIONS = (
             and 0 < len(seen.ids) - seen.answer.cached_tokens <= _SHORT
             and seen.answer.cached_tokens > 0
         ),
-        lambda probe, _: probe.shape == "branching",
+        # of a prefix that was resumed from so, not of one that ends where its own state was left
+        lambda probe, _: (
+            probe.shape == "branching" and 0 < probe.victim_tokens - probe.resume_boundary <= _SHORT
+        ),
         "a request added at most three tokens to what was cached",
     ),
     Conjunction(

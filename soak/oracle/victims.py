@@ -81,15 +81,20 @@ class Victims:
         self._max_tokens = max_tokens
         self._held: list[Victim] = []
         self._recipes: dict[WrittenBy, deque[Victim]] = {}
+        self._poor_recipes: dict[WrittenBy, deque[Victim]] = {}
         self._tokens = 0
         self._dropped = 0
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, victim: Victim) -> None:
-        """Keep one more; over the bound, drawn ones that are not among the newest go."""
-        self._recipes.setdefault(victim.written_by, deque(maxlen=_RECENT)).append(victim)
+    def add(self, victim: Victim, *, poor_recipe: bool = False) -> None:
+        """Keep one more; over the bound, drawn ones that are not among the newest go.
+
+        poor_recipe: controls copy it only where nothing else was written so.
+        """
+        recipes = self._poor_recipes if poor_recipe else self._recipes
+        recipes.setdefault(victim.written_by, deque(maxlen=_RECENT)).append(victim)
         victim.due_s = self._next_due(victim, victim.written_s)
         self._held.append(victim)
         self._tokens += len(victim.ids)
@@ -132,7 +137,7 @@ class Victims:
         return victim
 
     def has(self, written_by: WrittenBy) -> bool:
-        """Whether any was ever written so."""
+        """Whether any was ever written so, and is no poor recipe."""
         return written_by in self._recipes
 
     def recipe(self, number: int, written_by: WrittenBy) -> Victim | None:
@@ -141,7 +146,7 @@ class Victims:
         Controls would otherwise end where probes have used all victims of a kind up. Where nothing was left
         to be written by prefill alone, what decode went on from was still prefilled, and resumes there.
         """
-        written = self._recipes.get(written_by)
+        written = self._recipes.get(written_by) or self._poor_recipes.get(written_by)
         if written is None and written_by is WrittenBy.PREFILL:
             written = self._recipes.get(WrittenBy.DECODE)
         return Draw(self._seed, "recipe", number).choice(written) if written else None

@@ -31,7 +31,7 @@ from soak.oracle.prober import Standalone
 from soak.oracle.victims import Asked, Victim, Victims
 from soak.plan.adaptive import Decision
 from soak.plan.item import Needle, WrittenBy
-from soak.plan.shapes import canary, leaves_a_victim
+from soak.plan.shapes import canary, leaves_a_victim, prefixes_of
 from soak.plan.spec import ResolvedSpec
 from soak.plan.strict import code_of, wrong
 from soak.run.adapting import Adapting, words
@@ -155,12 +155,16 @@ class Record:
             self._alarm(alarm)
 
     def _plant(self, seen: Observation) -> None:
-        item, answer = seen.item, seen.answer
+        item = seen.item
         if item.parent is not None:
             return  # its prefix was written twice over, by decode and by prefill: no control copies that
-        if not leaves_a_victim(item):
-            return
-        decoded = item.written_by is WrittenBy.DECODE
+        if leaves_a_victim(item):
+            for written_by in prefixes_of(item):
+                self._add_victim(seen, written_by)
+
+    def _add_victim(self, seen: Observation, written_by: WrittenBy) -> None:
+        item, answer = seen.item, seen.answer
+        decoded = written_by is WrittenBy.DECODE
         ids = np.concatenate([seen.ids, answer.output_ids]) if decoded else seen.ids
         if len(ids) < _MIN_VICTIM:
             return
@@ -169,7 +173,7 @@ class Record:
                 ids=ids,
                 prompt_len=len(seen.ids),
                 shape=item.shape,
-                written_by=item.written_by,
+                written_by=written_by,
                 index=item.index,
                 step=item.step,
                 part=seen.part,
@@ -181,7 +185,8 @@ class Record:
                 needle=None if item.needle is None else self._asked(item.needle),
                 served=answer.output_logprobs if decoded and item.return_logprob else None,
                 worker=answer.worker,
-            )
+            ),
+            poor_recipe=written_by is not item.written_by,  # it has few tokens that decode wrote
         )
 
     def _asked(self, needle: Needle) -> Asked:

@@ -54,6 +54,19 @@ def test_a_victim_is_used_up_and_a_recipe_is_not() -> None:
     assert victims.recipe(1, WrittenBy.DECODE) is not None
 
 
+def test_a_poor_recipe_is_copied_only_for_want_of_another_and_calls_for_no_controls_by_itself() -> None:
+    victims = Victims(1)
+    victims.add(victim(1, "d"), poor_recipe=True)
+    assert len(victims) == 1
+    assert not victims.has(WrittenBy.DECODE)
+    copied = victims.recipe(1, WrittenBy.DECODE)
+    assert copied is not None
+    assert copied.index == 1
+    victims.add(victim(2, "d"))
+    assert victims.has(WrittenBy.DECODE)
+    assert {made.index for n in range(9) if (made := victims.recipe(n, WrittenBy.DECODE))} == {2}
+
+
 def test_forgetting_and_clearing() -> None:
     victims = Victims(1)
     one, two = victim(1), victim(2)

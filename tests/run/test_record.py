@@ -13,8 +13,12 @@ from soak.detect.settings import HANDFUL
 from soak.detect.verdict import Verdict
 from soak.drive.observation import Observation
 from soak.oracle.probe import ResumeKind
+from soak.oracle.victims import Victim
 from soak.plan.geometry import Geometry
 from soak.plan.item import Item, Prompt, Segment, WrittenBy
+from soak.plan.plan import Plan
+from soak.plan.shapes import SHAPES, servable
+from soak.plan.spec import ResolvedSpec
 from soak.plan.strict import code_of
 from soak.run.record import Record
 from soak.sglang.exchange import Answer, Outcome
@@ -78,6 +82,29 @@ def test_what_only_fills_the_pool_is_not_probed(step: int, victims: int) -> None
     filler = replace(seen(Answer("r", Outcome.OK)).item, shape="abort-load", step=step)
     tested.observe_load(replace(seen(Answer("r", Outcome.OK)), item=filler))
     assert len(tested.victims) == victims
+
+
+@pytest.mark.parametrize("shape", [name for name in SHAPES if servable(name, Geometry())])
+def test_what_a_follow_up_resumes_from_is_asked_about(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have spoiled just that, and what was written before it is whole."""
+    geometry = Geometry(chunk=256, state_grid=64)
+    spec = ResolvedSpec(geometry=geometry, max_context=420, min_prompt=48, weights=((shape, 1),))
+    tested, _ = record(geometry)
+    planted: list[Victim] = []
+    monkeypatch.setattr(tested.victims, "add", lambda victim, **_: planted.append(victim))
+    for index in range(6):
+        planted.clear()
+        items = Plan(1, spec).items(index)
+        outputs = {item.step: np.arange(item.max_new_tokens, dtype=np.int32) + 900 for item in items}
+        for item in items:
+            for part, prompt in enumerate(item.prompts):
+                ids = np.concatenate([s.ids(1, 0, spec.geometry) for s in prompt.segments])
+                answer = Answer("r", Outcome.OK, output_ids=outputs[item.step])
+                tested.observe_load(replace(seen(answer), item=item, ids=ids, part=part))
+        asked = [(victim.step, victim.ids[-1]) for victim in planted]
+        for item in items:
+            if item.parent is not None:
+                assert (item.parent, outputs[item.parent][-1]) in asked
 
 
 def test_what_decode_wrote_is_resumed_inside_its_prompt_too_and_the_verdict_gets_controls_for_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from soak.plan.geometry import Geometry
-from soak.plan.item import Item
+from soak.plan.item import Item, WrittenBy
 from soak.plan.shapes import (
     abort_load,
     abort_storm,
@@ -69,6 +69,20 @@ def leaves_a_victim(item: Item) -> bool:
     Dozens of prompts that fill a pool would keep probes from the few that something may have happened to.
     """
     return (item.shape, item.step) not in _PUSHING
+
+
+_GONE_ON_FROM = frozenset({(branching.NAME, 0)})
+"""Steps whose prompt is asked about, and whose answer the next step goes on from."""
+
+
+def prefixes_of(item: Item) -> tuple[WrittenBy, ...]:
+    """How each prefix was written that an item leaves to be asked about.
+
+    What a follow-up resumed from may be spoiled by that: it ends in the answer, behind the prompt.
+    """
+    if (item.shape, item.step) in _GONE_ON_FROM:
+        return (item.written_by, WrittenBy.DECODE)
+    return (item.written_by,)
 
 
 _NEEDS: dict[str, Callable[[Geometry], bool]] = {
