@@ -59,8 +59,6 @@ CI = (
     "chunk-boundary-slip",
     "stale-track-rows",
 )
-SPOILED_CONTROLS = ("stale-track-tail", "slot-reuse-initial-state", "host-tier-race", "track-overlap")
-"""These spoil controls as well, so that SUSPECT may be all that a few minutes give."""
 
 SPECIAL = {
     of.fault: of
@@ -88,6 +86,9 @@ SPECIAL = {
                 "stop.ttft": "600s",
             },
         ),
+        # Cold passes are wrong as well, each in its own way. While a part of the pool was never used some are
+        # right, and two that agree to the last bit say so where that is what the server is declared to do.
+        Case("slot-reuse-initial-state", 600, ("--numerics", "exact"), {"detect.max_abs_d": "0.001"}),
         # a night's prompts are four chunks long, and so are these
         Case("chunk-boundary-slip", 600, ("--chunked-prefill-size", "64")),
         # A night asks some hundred times what is generated in a batch, a run of minutes once or twice.
@@ -101,6 +102,8 @@ SPECIAL = {
             {f"load.shapes.{shape}": "40" for shape in ("pause-queue", "tenant-ping-pong", "abort-storm")},
         ),
         Case("identity-swap", 600, (), {"load.shapes.canary": "160"}),
+        # One of a few prefixes that a short tail was added to must be asked about after that.
+        Case("short-tail-chunk", 600, (), {"load.shapes.branching": "160"}),
         # An adapter and a namespace of its name must meet at one document, which twelve indices share.
         Case("tenant-key-collision", 600, (), {"load.shapes.adapters": "160"}),
     )
@@ -155,11 +158,12 @@ def soak_until_found(of: Case, folder: Path, seed: int = 1) -> dict[str, Any]:
         with (folder / "summary.json").open("wb") as out:
             run = subprocess.Popen(words, stdout=out, stderr=subprocess.PIPE, text=True, cwd=ROOT)
         assert run.stderr is not None
-        said = []
+        said, found = [], False
         for line in run.stderr:
             said.append(line)
-            if "CORRUPT: " in line:
-                run.send_signal(signal.SIGINT)
+            if "CORRUPT: " in line and not found:
+                found = True
+                run.send_signal(signal.SIGINT)  # once: a second one leaves no summary
         run.wait(timeout=60)
     text = (folder / "summary.json").read_text()
     assert text, "".join(said[-20:])
