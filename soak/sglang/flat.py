@@ -14,6 +14,7 @@ exactly as expected comes back as None, for the caller to read the plain way.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import cast
 
 import numpy as np
@@ -29,9 +30,8 @@ except ImportError:  # no wheel for this processor: every list is read the plain
 _PIECE = 256 * 1024  # bytes parsed in one call: about a millisecond
 _ENTRY_TAIL, _ENTRY_SCALE = b".5e9", 1e9
 _ROW_TAIL, _ROW_SCALE = b".5e20", 1e20
-_NULL = np.frombuffer(b"null1e99", np.uint32)  # a null logprob, and the number in its place
-_NULL_VALUE = 1e99
-_BRACKET, _N = b"]"[0], b"n"[0]
+_NULL, _NULL_NUMBER, _NULL_VALUE = b"null", b"-4e8", -4e8  # a null logprob, and the number in its place
+_BRACKET = b"]"[0]
 _LOGPROBS_BELOW = 0.5 * _ENTRY_SCALE  # the smallest that an id with a tail can be
 _IDS_BELOW = float(1 << 31)
 _REMEMBERED = 4
@@ -108,6 +108,11 @@ class _Style:
         self.blank_row = b"[null" + comma
 
 
+@lru_cache(maxsize=16)
+def _style(comma: bytes, k: int) -> _Style:
+    return _Style(comma, k)
+
+
 class _Separator:
     """What is to be found around a closing bracket, and the tail of the same length that takes its place.
 
@@ -144,12 +149,11 @@ def _parsed(cut: Cut, k: int) -> Columns | None:
     body, start, end = cut.body, cut.start, cut.end
     while body[start] in b" \t\r\n":
         start += 1
-    styles = [
-        style for comma in (b",", b", ") if body.endswith((style := _Style(comma, k)).closing, start, end)
-    ]
-    if not styles:
-        return None
-    style = styles[0]
+    style = _style(b",", k)
+    if not body.endswith(style.closing, start, end):
+        style = _style(b", ", k)
+        if not body.endswith(style.closing, start, end):
+            return None
     ids: list[npt.NDArray[np.int32]] = []
     logprobs: list[Logprobs] = []
     opening = style.opening
@@ -184,7 +188,7 @@ def _piece(parser: simdjson.Parser, piece: memoryview, style: _Style) -> Columns
     text += (_ROW_TAIL if style.k else _ENTRY_TAIL) + b"]"
     numbers = np.frombuffer(text, np.uint8)
     tails = _put_tails(numbers, style)
-    nulls = 0 if tails is None else _put_nulls(numbers)
+    nulls = 0 if tails is None else _put_nulls(text)
     if tails is None or nulls is None or text.find(b"[", 1) >= 0:  # simdjson would flatten what nests
         return None
     try:
@@ -199,7 +203,6 @@ def _piece(parser: simdjson.Parser, piece: memoryview, style: _Style) -> Columns
         null = logprobs == _NULL_VALUE
         if np.count_nonzero(null) != nulls:
             return None
-        logprobs[null] = 0.0
     if not (logprobs.max() < _LOGPROBS_BELOW and logprobs.min() > -_LOGPROBS_BELOW):
         return None
     if nulls:
@@ -213,7 +216,7 @@ def _put_tails(text: npt.NDArray[np.uint8], style: _Style) -> int | None:
     if text.size < 16:
         return 1
     words = np.ndarray(text.size - 7, np.uint64, buffer=text, strides=(1,))
-    brackets = np.flatnonzero(text[:-1] == _BRACKET)
+    brackets = (text[:-1] == _BRACKET).nonzero()[0]
     rows: int | None = 0
     if not style.k:
         entries = style.entries.replaced(words, brackets)
@@ -226,16 +229,16 @@ def _put_tails(text: npt.NDArray[np.uint8], style: _Style) -> int | None:
     return None if entries is None or rows is None else entries + rows + 1
 
 
-def _put_nulls(text: npt.NDArray[np.uint8]) -> int | None:
+def _put_nulls(text: bytearray) -> int | None:
     """A number for each null that is left, in place; how many, None if something else has an n."""
-    at = np.flatnonzero(text == _N)
-    if not at.size:
-        return 0
-    words = np.ndarray(text.size - 3, np.uint32, buffer=text, strides=(1,))
-    if at[-1] >= words.size or (words[at] != _NULL[0]).any():
-        return None
-    words[at] = _NULL[1]
-    return at.size
+    nulls, at = 0, text.find(b"n")
+    while at >= 0:
+        if not text.startswith(_NULL, at):
+            return None
+        text[at : at + 4] = _NULL_NUMBER
+        nulls += 1
+        at = text.find(b"n", at + 4)
+    return nulls
 
 
 def _ids(values: Logprobs, k: int) -> TokenIds | None:

@@ -32,7 +32,7 @@ _DEPTH = {
 }
 _SUFFIX = b'_logprobs":'
 _LONGEST_NAME = max(map(len, _DEPTH)) + 1
-_WORTH_CUTTING = 2048  # bytes; below, one parse of the whole is quicker
+_WORTH_CUTTING = 6144  # bytes, 180 entries or so; below, one parse of the whole is quicker
 _LONGEST_GAP = 96  # bytes between a list and the next quote: closing brackets and white space
 # A mark no server can know, so that no server can name another prompt's list.
 _MARK = f"cut-{secrets.token_hex(8)}-"
@@ -170,14 +170,11 @@ def read_candidates(value: object, lists: Sequence[Cut], name: str, k: int) -> C
 
 
 def _columns(entries: list[object], name: str) -> tuple[TokenIds, Logprobs]:
-    logprobs: list[object] = []
-    ids: list[object] = []
     for i, entry in enumerate(entries):
-        if not isinstance(entry, list) or len(entry) < 2:
+        if type(entry) is not list or len(entry) < 2:
             raise malformed(f"{name}: entry {i} is {_kind(entry)}, not [logprob, id, ...]")
-        logprobs.append(entry[0])
-        ids.append(entry[1])
-    return read_ids(ids, name), _numbers(logprobs, name)
+    pairs = cast("list[list[object]]", entries)
+    return read_ids([pair[1] for pair in pairs], name), _numbers([pair[0] for pair in pairs], name)
 
 
 def read_ids(values: Iterable[object], name: str) -> TokenIds:
