@@ -22,6 +22,7 @@ from soak.cli.run import run_id_folder, soak
 from soak.detect.verdict import Verdict
 from soak.run.exit_code import ExitCode
 from soak.run.until_verdict import UntilVerdict
+from soak.runners.faults import BY_NAME
 
 _FAULT = "stale-track-tail"  # SGLang #32555
 _READY_S = 30.0
@@ -115,6 +116,8 @@ def command(*, fault: str, healthy: bool, duration: str | None, seed: int, out: 
 
     Exits 0 when the fault was found (or, with --healthy, when the server was called CLEAN).
     """
+    if unknown := set(fault.split(",")) - BY_NAME.keys():
+        raise click.UsageError(f"unknown fault {min(unknown)!r}; `soak sim --list-faults` names them")
     planted = None if healthy else fault
     wanted = Verdict.CLEAN if healthy else Verdict.CORRUPT
     good_s = 120.0 if healthy else 75.0

@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 import click
 
 from soak.config import ConfigError
+from soak.export.course_file import COURSE_NAME
 from soak.incident.journal_file import JOURNAL_NAME, journal_path
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 RUNS = Path("soak-runs")
+SUMMARY_NAME = "summary.json"
 
 
 def journal_options(command: F) -> F:
@@ -49,9 +51,14 @@ def journal_file(state: Path | None, out: Path | None, journal: Path | None) -> 
 
 
 def _where_it_says(out: Path) -> Path | None:
-    """Where a finished run that kept its journal elsewhere says it is; None where nothing says so."""
-    try:
-        facts = json.loads((out / "summary.json").read_bytes())["journal"]
-        return Path(facts["path"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    """Where a run that kept its journal elsewhere says it is; None where nothing says so.
+
+    A run that was killed has left no summary but the one of its last save.
+    """
+    for name, inside in ((SUMMARY_NAME, False), (COURSE_NAME, True)):
+        try:
+            said = json.loads((out / name).read_bytes())
+            return Path((said["summary"] if inside else said)["journal"]["path"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None

@@ -26,7 +26,7 @@ Examples:
 )
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--count", type=click.IntRange(1), default=10, show_default=True, help="How many indices.")
-@click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The first index.")
+@click.option("--first", type=click.IntRange(0, 10**8), default=0, show_default=True, help="The first index.")
 @click.option("--seed", type=int, help="Instead of the config's.")
 @click.option("--nonce", type=int, default=0, show_default=True, help="Salts token ids, nothing else.")
 @click.option("--shard", metavar="I/N", default="0/1", show_default=True)
@@ -56,10 +56,10 @@ def command(
         loaded = configs.load(
             config, settings(given, overrides(run__shard=index, run__shards=shards, run__seed=seed))
         )
+        spec = loaded.resolve(Geometry())
     except configs.ConfigError as error:
         click.echo(str(error), err=True)
         sys.exit(ExitCode.USAGE)
-    spec = loaded.resolve(Geometry())
     plan = Plan(loaded.run.seed, spec, nonce)
     if show_cost:
         terms = ProbeTerms(

@@ -80,7 +80,10 @@ class OverHttp:
         self._url = url.rstrip("/").removesuffix("/metrics")
         token = read_token(token_file, "--token-file")
         if token is None:
-            raise NotReached("no token: set SOAK_TOKEN, or give --token-file, as the running soak has it")
+            raise NotReached(
+                "no token: set SOAK_TOKEN, or give --token-file, as the running soak has it; "
+                "on its machine `--state FILE` needs none"
+            )
         self._token = token
 
     def listing(self) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -137,4 +138,7 @@ def command(  # noqa: PLR0917
             lambda url: click.echo(f"simulator ready on {url} ({model}, {numerics} numerics{planted})"),
         )
     except OSError as error:
-        raise click.ClickException(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        why = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            why = "another program does; choose another --port, 0 for any free one"
+        raise click.ClickException(f"cannot listen on {host}:{port}: {why}") from error

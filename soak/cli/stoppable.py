@@ -69,7 +69,9 @@ def explain(error: BaseException, place: Path, unwritten: str) -> int:
         case asyncio.CancelledError():
             return fail(ExitCode.INTERRUPTED, f"interrupted twice: {unwritten}")
         case OSError():
-            return fail(ExitCode.USAGE, f"{error.filename or place}: {error.strerror or error}")
+            a_file = isinstance(error, FileExistsError)  # where a folder was to be made
+            why = "is a file; a folder is wanted there" if a_file else error.strerror or error
+            return fail(ExitCode.USAGE, f"{error.filename or place}: {why}")
     # Python's own exit code for it would be 1, which says CORRUPT
     told = "".join(traceback.format_exception(error))
     return fail(ExitCode.FAULT, f"{told}soak itself failed: no verdict")

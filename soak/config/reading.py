@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ def _line(error: Any) -> str:
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         known = _fields_at(error["loc"][:-1])
-        return f"{path}: no such key" + (f"; allowed are {', '.join(known)}" if known else "")
+        near = difflib.get_close_matches(str(error["loc"][-1]), known, n=1)
+        meant = f", perhaps {near[0]}" if near else ""
+        return f"{path}: no such key{meant}" + (f"; allowed are {', '.join(known)}" if known else "")
     if error["type"] == "value_error" and (not path or message.startswith(path)):
         return message
     if error["type"] == "value_error" and isinstance(error["input"], dict):
@@ -80,6 +83,8 @@ def load(path: Path | None, overrides: dict[str, Any] | None = None) -> Config:
     if path is not None:
         try:
             values = yaml.load(path.read_text(encoding="utf-8"), _Once)  # noqa: S506 - a SafeLoader
+        except FileNotFoundError as error:
+            raise ConfigError(f"{path}: {error.strerror}; `soak init URL` writes a config") from error
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
@@ -93,4 +98,18 @@ def load(path: Path | None, overrides: dict[str, Any] | None = None) -> Config:
         values = {} if values is None else values
         if not isinstance(values, dict):
             raise ConfigError(f"{path}: a mapping of sections is wanted, not {type(values).__name__}")
-    return build(_merge(_in_full(values), _in_full(overrides or {})))
+    whole = _merge(_in_full(values), _in_full(overrides or {}))
+    try:
+        return build(whole)
+    except ConfigError as error:
+        raise ConfigError("\n".join(_where(str(error).splitlines(), path, values))) from None
+
+
+def _where(mistakes: list[str], path: Path | None, values: dict[str, Any]) -> list[str]:
+    """The mistakes, those that the file has by itself behind its name: the others are of the command line."""
+    own: set[str] = set()
+    try:
+        build(values)
+    except ConfigError as error:
+        own = set(str(error).splitlines())
+    return [f"{path}: {mistake}" if path is not None and mistake in own else mistake for mistake in mistakes]

@@ -100,6 +100,8 @@ def _readme(about: About, trace: Trace) -> bytes:
 def read_bundle(folder: Path) -> tuple[Trace, About]:
     """A bundle, checked. Raises BundleError, saying what is wrong with which file."""
     with Folder(folder) as files:
+        if not files.has(_JSON):
+            raise BundleError(f"{folder}: has no {_JSON}; `soak incidents export ID DIR` makes a bundle")
         text = files.read(_JSON, MOST_JSON_BYTES)
         try:
             whole = orjson.loads(text)

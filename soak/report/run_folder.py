@@ -57,6 +57,10 @@ class RunOnDisk:
 
 def read_run_folder(folder: Path) -> RunOnDisk:
     """Raises NotARun."""
+    if folder.is_file():
+        raise NotARun(
+            f"{folder}: is a file; the folder of a run is wanted, as `soak run --out DIR` makes one"
+        )
     if not folder.is_dir():
         raise NotARun(
             f"{folder}: no such folder; `soak run --out DIR` makes one, `ls soak-runs` lists others"

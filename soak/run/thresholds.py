@@ -39,7 +39,7 @@ def load_failures(figures: LoadFigures, limits: LoadLimits) -> list[str]:
         why = [f"{count} by {reason}" for reason, count in sorted(figures.undelivered.items())]
         why += [f"{unanswered} not answered by the end of the run"] if unanswered else []
         failures.append(
-            f"load not delivered: {delivered} of {figures.asked} prompts "
+            f"load not delivered: only {delivered} of {figures.asked} prompts were sent and answered "
             f"({delivered / figures.asked:.1%}; at least {limits.delivered_share:.0%} is wanted; "
             f"{', '.join(why)})"
         )

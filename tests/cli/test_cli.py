@@ -66,6 +66,19 @@ def test_any_value_can_be_set_and_other_options_lie_over_it() -> None:
         (["plan", "--set", "load.rate=[2"], 2, "--set load.rate=[2: not YAML"),
         (["plan", "--set", "load.rate=fast"], 2, "load.rate: given 'fast'"),
         (["plan", "--set", "load.pace=2"], 2, "load.pace: no such key"),
+        (["plan", "--set", "load.rte=2"], 2, "load.rte: no such key, perhaps rate; allowed are"),
+        (["plan", "--set", "load.shapes={adapters: 1}"], 2, "load.shapes: this server can be asked none"),
+        (["plan", "--first", "99999999999999999999"], 2, "--first"),
+        (["demo", "--fault", "teapot", "--out", "OUT"], 2, "unknown fault 'teapot'"),
+        (["run", "--target", "http://127.0.0.1:1", "--out", __file__], 2, "is a file; a folder is wanted"),
+        (["compare", __file__, __file__], 2, "is a file; the folder of a run is wanted"),
+        (["report", __file__], 2, "is a file; the folder of a run is wanted"),
+        (["replay", "--bundle", "OUT"], 2, "`soak incidents export ID DIR` makes a bundle"),
+        (
+            ["alarms"],
+            2,
+            "SOAK_TOKEN, or give --token-file, as the running soak has it; on its",
+        ),
         (["plan", "--set", "a.b=2", "--set", "a.b.c=2"], 2, "--set a.b.c=2: b was given a value before"),
         (["sim", "--fault", "teapot", "--port", "0"], 2, "teapot"),
         (["brew"], 2, "No such command"),
@@ -76,6 +89,36 @@ def test_mistakes_are_said_in_words(words: list[str], code: int, told: str, tmp_
     assert got == code, err
     assert told in err
     assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["run"], ["plan"], ["calibrate", "--state", "STATE"], ["doctor", "--config"], ["replay", "--seed", "1"]],
+)
+def test_a_mistake_in_a_file_names_the_file_and_one_on_the_command_line_does_not(
+    words: list[str], tmp_path: Path
+) -> None:
+    words = [str(tmp_path / "state") if word == "STATE" else word for word in words]
+    config = tmp_path / "mine.yaml"
+    config.write_text("load: {rte: 2, burst: 0}\n")
+    code, _, err = soak(*words, str(config))
+    assert code == 2
+    assert [line.partition(" ")[0] for line in err.splitlines()] == [f"{config}:"] * 2
+    config.write_text("load: {rate: 1}\n")
+    if words[0] in ("run", "plan"):
+        code, _, err = soak(*words, str(config), "--seed", "-1")
+        assert code == 2
+        assert err.startswith("run.seed: given -1")
+
+
+def test_a_port_that_another_program_has() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        code, _, err = soak("sim", "--port", str(port))
+    assert code == 1
+    assert f"127.0.0.1:{port}: another program does; choose another --port" in err
 
 
 def test_an_out_folder_that_cannot_be_written(tmp_path: Path) -> None:

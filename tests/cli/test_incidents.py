@@ -135,6 +135,11 @@ def test_a_run_with_a_state_file_elsewhere_is_named_by_its_folder_as_well(
     summary = tmp_path / "summary.json"
     summary.write_text(json.dumps({"journal": {"path": str(folder / "journal.sqlite")}}))
     assert NAME in incidents("--out", tmp_path).output
+    summary.rename(tmp_path / "moved")
+    said = {"summary": {"journal": {"path": str(folder / "journal.sqlite")}}}
+    (tmp_path / "course.json").write_text(json.dumps(said))  # all that a killed run leaves
+    assert NAME in incidents("--out", tmp_path).output
+    (tmp_path / "course.json").unlink()
     for unread in ("{}", '{"journal": null}', "[]", "no JSON"):
         summary.write_text(unread)
         found = incidents("--out", tmp_path)

@@ -230,7 +230,7 @@ def million(whole: dict[str, Any]) -> None:
 
 
 HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no file": (lambda f: (f / "bundle.json").unlink(), "No such file"),
+    "no file": (lambda f: (f / "bundle.json").unlink(), "`soak incidents export ID DIR` makes a bundle"),
     "no array": (lambda f: (f / "seen_ids.npy").unlink(), "seen_ids.npy.*No such file"),
     "not JSON": (raw("bundle.json", b"{"), "not JSON"),
     "NaN in JSON": (raw("bundle.json", b'{"format": NaN}'), "not JSON"),
