@@ -21,6 +21,7 @@ _WINDOW_S = 60.0
 _LOOKED_AT = 50  # the last located victims, from which the share of evicted ones is taken
 _EVICTED_SHARE = 0.10
 _SLOWEST = 8.0
+_POLLED, _LONGEST_POLL_S = 0.02, 0.1  # how often a probe that waits asks again: a share of the period
 
 
 class ProbeBudget:
@@ -40,7 +41,9 @@ class ProbeBudget:
         if rate <= 0:
             raise ValueError(f"a probe rate of {rate} would never probe")
         burst = max(1, int(rate))
-        self._throttler = Throttler(rate_limit=burst, period=burst / rate)
+        period = burst / rate
+        # by itself it would wake the event loop a hundred times a second, for each probe that waits
+        self._throttler = Throttler(burst, period, retry_interval=min(_LONGEST_POLL_S, period * _POLLED))
         self._prefill_share = prefill_share
         self._pool_share = pool_share_per_minute
         self._per_minute = (

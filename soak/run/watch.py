@@ -11,6 +11,8 @@ from soak.run.continuity import Continuity
 from soak.sglang.client import SGLangClient
 from soak.sglang.server_metrics import LOADS, ServerMetrics, parse_loads, parse_metrics
 
+_POLL_S = 0.05  # by itself the throttler would wake the event loop a hundred times a second
+
 
 class ServerWatch:
     """Asks the target about once a second for the brake, and knows for how long nothing has answered.
@@ -28,7 +30,7 @@ class ServerWatch:
     ) -> None:
         self._client, self._brake, self._lost_after_s = client, brake, lost_after_s
         self._continuity = continuity
-        self._throttler = Throttler(rate_limit=1, period=1.0)
+        self._throttler = Throttler(rate_limit=1, period=1.0, retry_interval=_POLL_S)
         self._last_alive = time.monotonic()
         self.latest: ServerMetrics | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import time
 
 import aiohttp
@@ -47,20 +48,32 @@ async def closed_loop(url: str, meter: Meter, at_once: int, tokens: int, *, stre
         await asyncio.gather(*(worker() for _ in range(at_once)))
 
 
+async def _last_event(response: aiohttp.ClientResponse) -> bytes:
+    last = b""
+    async for line in response.content:
+        if line.startswith(b"data: {"):
+            last = line
+    return last[6:]
+
+
 async def open_loop(url: str, seconds: float, rate: float, tokens: int) -> list[float]:
-    """Seconds by which each request was sent late, at evenly spaced times."""
+    """Seconds by which each request was sent late.
+
+    At the times of a Poisson process, and four of five are streamed, as a plan of soak has it.
+    """
     lags: list[float] = []
     tasks: set[asyncio.Task[None]] = set()
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
         async def ask(serial: int, due: float) -> None:
             lags.append(max(0.0, time.monotonic() - due))
-            async with session.post(f"{url}/generate", data=body(serial, tokens, stream=False)) as response:
-                orjson.loads(await response.read())
+            stream = serial % 5 > 0
+            async with session.post(f"{url}/generate", data=body(serial, tokens, stream=stream)) as response:
+                orjson.loads(await (_last_event(response) if stream else response.read()))
 
-        start = time.monotonic()
+        due, gaps = time.monotonic(), random.Random(1)
         for serial in range(int(seconds * rate)):
-            due = start + serial / rate
+            due += gaps.expovariate(rate)
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             task = asyncio.create_task(ask(serial, due))
             tasks.add(task)
