@@ -22,7 +22,8 @@ def _summary(path: Path) -> dict[str, Any]:
     try:
         read = orjson.loads(file.read_bytes())
     except OSError as error:
-        raise NotShards(f"{file}: {error.strerror}") from error
+        missing = "; a shard writes it when it ends" if isinstance(error, FileNotFoundError) else ""
+        raise NotShards(f"{file}: {error.strerror}{missing}") from error
     except orjson.JSONDecodeError as error:
         raise NotShards(f"{file}: not the summary of a run: {error}") from error
     if not isinstance(read, dict) or "verdict" not in read:

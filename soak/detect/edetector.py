@@ -33,13 +33,6 @@ def log_bet(value: float, bound: float, shares: tuple[float, ...] = SHARES) -> t
     return tuple(math.log1p(share * gain) for share in shares)
 
 
-def log_bets(values: Array, bound: float, shares: tuple[float, ...] = SHARES) -> Array:
-    """``log_bet`` of many values at once: shape values.shape + (shares,)."""
-    return np.asarray(
-        np.log1p(np.multiply.outer((values - bound) / bound, np.array(shares))), dtype=np.float64
-    )
-
-
 def advance(log_m: float, log_e: float) -> float:
     """One step of M <- (M + 1) L in logs; ln M starts at -inf.
 

@@ -253,8 +253,6 @@ CONJUNCTIONS = (
     ),
 )
 
-CONJUNCTION_NAMES = tuple(c.name for c in CONJUNCTIONS)
-
 
 def _resumed_in_generated(seen: Observation) -> bool:
     # A follow-up's own segments end its prompt; before them stand its parent's prompt and output. That more

@@ -26,11 +26,6 @@ def trace_of(journal: JournalReader, name: str) -> Trace:
     return read_trace(journal, name)[0]
 
 
-def about_of(journal: JournalReader, name: str) -> About:
-    """What a bundle of that incident says beside its trace. Raises as trace_of."""
-    return read_incident(journal, name)[1]
-
-
 def read_incident(journal: JournalReader, name: str) -> tuple[Trace, About]:
     """Both, for the work of one. Raises as trace_of."""
     incident = journal.incident(name)

@@ -16,8 +16,6 @@ from typing import Any
 from soak.runners.answer import FINGERPRINT_FIELD, STATES
 from soak.runners.checking import SCHEMA, Report
 
-PLACE = Path("/etc/soak/runners.json")
-"""Where a server image keeps its record."""
 _LARGEST = 1_000_000
 
 

@@ -73,11 +73,6 @@ class Target:
     notes: tuple[str, ...] = ()
     beside: tuple[ServerNow, ...] = ()
 
-    @property
-    def state_kind(self) -> str:
-        """``hybrid`` if prefixes can be resumed only where a state was kept, else ``none``."""
-        return "hybrid" if self.geometry.hybrid else "none"
-
 
 async def examine(
     client: SGLangClient,

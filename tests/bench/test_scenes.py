@@ -9,9 +9,9 @@ import pytest
 
 from soak.bench.detect.recording import Plan, record_run
 from soak.bench.detect.records import Probe
-from soak.bench.detect.scenes import SCENES, Scene, faults_without_a_scene, scene
+from soak.bench.detect.scenes import SCENES, Scene, scene
 from soak.oracle.probe import ResumeKind
-from soak.runners.faults import settings_for
+from soak.runners.faults import BY_NAME, settings_for
 
 ALWAYS = Plan(probes=4, often=1000, control_per_mille=0, amnesia_per_mille=0, repeat_per_mille=0)
 
@@ -26,7 +26,7 @@ def spoiled(made: Probe) -> bool:
 
 
 def test_no_fault_is_without_a_scene() -> None:
-    assert faults_without_a_scene() == set()
+    assert set(BY_NAME) <= {each.fault for each in SCENES}
     assert len({s.name for s in SCENES}) == len(SCENES)
     with pytest.raises(KeyError):
         scene("no such fault")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from soak.detect.edetector import SHARES, advance_all, log_bets
+from soak.detect.edetector import SHARES, advance_all
 from soak.detect.evidence import ABSOLUTE_WEIGHT, MAGNITUDE_WEIGHT
 
 Array = npt.NDArray[np.float64]
@@ -18,6 +18,13 @@ Draw = Callable[[int, Array, np.random.Generator], tuple[Array, Array, Indices]]
 each of shape (runs,). It sees all evidence so far, as an adversary would."""
 
 LOG_WEIGHTS = np.log(np.repeat([ABSOLUTE_WEIGHT, MAGNITUDE_WEIGHT], len(SHARES)) / len(SHARES))
+
+
+def log_bets(values: Array, bound: float) -> Array:
+    """``log_bet`` of many values at once: shape values.shape + (shares,)."""
+    return np.asarray(
+        np.log1p(np.multiply.outer((values - bound) / bound, np.array(SHARES))), dtype=np.float64
+    )
 
 
 def coins(rng: np.random.Generator, runs: int, chance: float | Array) -> Array:

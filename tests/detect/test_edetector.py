@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soak.detect.edetector import SHARES, EDetector, advance, advance_all, log_bet, log_bets, log_total
+from soak.detect.edetector import SHARES, EDetector, advance, advance_all, log_bet, log_total
+from tests.detect.many_runs import log_bets
 
 WEIGHTS = [0.2] * 5
 shares_of_one = st.floats(1e-3, 0.9)

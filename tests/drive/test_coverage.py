@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from soak.drive.conjunctions import CONJUNCTION_NAMES, CONJUNCTIONS
+from soak.drive.conjunctions import CONJUNCTIONS
 from soak.drive.coverage import Coverage
 from soak.drive.coverage_state import CoverageState
 from soak.drive.observation import Observation
@@ -61,7 +61,7 @@ def test_nothing_is_reached_by_having_been_planned() -> None:
     coverage = Coverage(EVERYTHING, SHAPES)
     for shape in SHAPES:
         coverage.observe_load(seen(shape))
-    assert set(state(coverage)) == set(CONJUNCTION_NAMES)
+    assert set(state(coverage)) == {each.name for each in CONJUNCTIONS}
     assert set(state(coverage).values()) == {CoverageState.NOT_REACHED}
 
 

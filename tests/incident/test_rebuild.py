@@ -16,7 +16,7 @@ from soak.incident.bundle import read_bundle, write_bundle
 from soak.incident.journal_ids import TraceUnavailable
 from soak.incident.journal_reader import JournalReader, UnknownIncident
 from soak.incident.order import order_of
-from soak.incident.rebuild import about_of, read_trace, trace_of
+from soak.incident.rebuild import read_incident, read_trace, trace_of
 from soak.incident.trace import Origin
 from soak.plan.plan import Plan
 from soak.plan.restored import spec_of
@@ -149,7 +149,7 @@ def test_every_probe_can_be_the_case(run: Run, journal: JournalReader) -> None:
 def test_a_bundle_made_from_the_journal_is_the_trace(
     run: Run, journal: JournalReader, tmp_path: Path
 ) -> None:
-    trace, about = trace_of(journal, incident(3)), about_of(journal, incident(3))
+    trace, about = read_incident(journal, incident(3))
     write_bundle(tmp_path / "bundle", trace, about)
     again, said = read_bundle(tmp_path / "bundle")
     assert len(again.sent) == len(trace.sent)

@@ -48,7 +48,7 @@ class TestLearns:
             max_running=16,
             reserved_ids=10,
         )
-        assert (got.version, got.model, got.state_kind) == ("0.5.18", "small", "none")
+        assert (got.version, got.model, got.geometry.hybrid) == ("0.5.18", "small", False)
         assert not got.deterministic
         assert not got.simulator
         assert not got.has_tokenizer
@@ -62,7 +62,6 @@ class TestLearns:
     async def test_a_hybrid_that_keeps_states_at_chunk_ends(self) -> None:
         got = await looked_at(Small(kind="no_buffer"))
         assert got.geometry.hybrid
-        assert got.state_kind == "hybrid"
         assert (got.geometry.state_grid, got.geometry.track_interval) == (256, None)
         assert got.geometry.strategy == "no_buffer"
 

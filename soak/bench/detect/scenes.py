@@ -13,7 +13,7 @@ from typing import Any
 from soak.bench.detect import acts
 from soak.bench.detect.acts import Act
 from soak.oracle.probe import ResumeKind
-from soak.runners.faults import BY_NAME, settings_for
+from soak.runners.faults import settings_for
 from soak.sim.config import Numerics, SimConfig
 
 PREFILL, DECODE = ResumeKind.PREFILL, ResumeKind.DECODE
@@ -154,8 +154,3 @@ DRIFTS = (
 def scene(name: str) -> Scene:
     """The scene of that name. Raises KeyError."""
     return {s.name: s for s in (*SCENES, CLEAN_SCENE, *DRIFTS)}[name]
-
-
-def faults_without_a_scene() -> set[str]:
-    """Rows of the known-fault table that nothing here brings about: none, or the table is incomplete."""
-    return set(BY_NAME) - {s.fault for s in SCENES}

@@ -15,7 +15,6 @@ from soak.oracle.divergence import Array, Divergence, diverge, diverge_many
 from soak.oracle.probe import ProbeOutcome, ProbeResult, ResumeKind
 
 PROBES, TOKENS = 10_000, 256
-AT_MOST_S = 1.0
 _AT_ONCE = 100  # rows: what they take stays in the processor's cache
 _SHAPES = 8
 _T = TypeVar("_T")

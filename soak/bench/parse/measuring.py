@@ -20,10 +20,6 @@ from soak.sglang.wire import decode_generate
 CASES = ((4096, 0), (4096, TOP), (131_072, 0), (131_072, TOP))
 """Prompt logprobs, and candidates beside each."""
 
-AT_LEAST = 1.2
-"""Times the speed of ``orjson.loads``."""
-
-LONGEST_PAUSE_S = 0.020
 _DIFFERENT = 5  # one more than the decoder remembers
 _OFTEN = 32_768  # logprobs; answers of fewer are read more often, since a few milliseconds say little
 _TICK_S = 0.001
