@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from typing import Any
 
 import click
 
@@ -43,6 +45,16 @@ class _Lazy(click.Group):
             return None
         command: click.Command = importlib.import_module(f"soak.cli.{cmd_name}").command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            from soak.run.exit_code import ExitCode
+
+            # click's own exit code for it would be 1, which says CORRUPT
+            click.echo("interrupted", err=True)
+            sys.exit(ExitCode.INTERRUPTED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

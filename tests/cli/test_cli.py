@@ -10,10 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from soak import cli
 from soak.cli import main
 from soak.cli.demo import shipped, simulator
 
@@ -109,6 +112,23 @@ def test_a_mistake_in_a_file_names_the_file_and_one_on_the_command_line_does_not
         code, _, err = soak(*words, str(config), "--seed", "-1")
         assert code == 2
         assert err.startswith("run.seed: given -1")
+
+
+@pytest.mark.parametrize("name", sorted(cli._COMMANDS))
+@pytest.mark.parametrize("loaded", [False, True], ids=["as it loads", "as it works"])
+def test_an_interruption_has_a_code_of_its_own(
+    name: str, loaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def module(_: str) -> SimpleNamespace:
+        if not loaded:
+            raise KeyboardInterrupt
+        return SimpleNamespace(command=click.Command(name, callback=interrupt))
+
+    monkeypatch.setattr("soak.cli.importlib.import_module", module)
+    assert soak(name) == (130, "", "interrupted\n")  # 1 would say CORRUPT
 
 
 def test_a_port_that_another_program_has() -> None:
