@@ -33,6 +33,7 @@ _DEPTH = {
 _SUFFIX = b'_logprobs":'
 _LONGEST_NAME = max(map(len, _DEPTH)) + 1
 _WORTH_CUTTING = 6144  # bytes, 180 entries or so; below, one parse of the whole is quicker
+_FEW = 64  # ids
 _LONGEST_GAP = 96  # bytes between a list and the next quote: closing brackets and white space
 # A mark no server can know, so that no server can name another prompt's list.
 _MARK = f"cut-{secrets.token_hex(8)}-"
@@ -177,13 +178,14 @@ def _columns(entries: list[object], name: str) -> tuple[TokenIds, Logprobs]:
     return read_ids([pair[1] for pair in pairs], name), _numbers([pair[0] for pair in pairs], name)
 
 
-def read_ids(values: Iterable[object], name: str) -> TokenIds:
+def read_ids(values: Sequence[object], name: str) -> TokenIds:
     """Token ids as int32 [n]. Raises Fault when one is not an integer in [0, 2^31)."""
     try:
         ids = np.frombuffer(array("i", cast("Iterable[int]", values)), np.int32)
     except (TypeError, OverflowError):
         raise malformed(f"{name}: {_first_odd(values, int)}") from None
-    if ids.size and int(ids.min()) < 0:
+    # of few, Python finds the least before NumPy has begun
+    if ids.size and (ids.min() if ids.size > _FEW else min(cast("Sequence[int]", values))) < 0:
         raise malformed(f"{name}: a token id is negative")
     return ids
 

@@ -153,9 +153,9 @@ def bodies(draw: st.DrawFn) -> bytes:
         entry: Any = draw(st.sampled_from(meta[name]))
         while isinstance(entry, list) and entry and isinstance(entry[0], list):
             entry = draw(st.sampled_from(entry))
-        if isinstance(entry, list):
+        if isinstance(entry, list) and entry:  # a second mistake may meet the first
             bad: list[Any] = [None, "[[", float("nan"), float("inf"), 1 << 70, -1, 5.0, True, [], 1e300]
-            entry[draw(st.integers(0, 2))] = draw(st.sampled_from(bad))
+            entry[draw(st.integers(0, len(entry) - 1))] = draw(st.sampled_from(bad))
     body = json.dumps(value, separators=draw(st.sampled_from([(",", ":"), (", ", ": "), None]))).encode()
     return body[: draw(st.sampled_from([len(body), len(body) - 1, len(body) // 2]))]
 
