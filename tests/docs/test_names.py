@@ -71,6 +71,13 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
         assert "\n## What to do\n\n" in text
 
 
+def test_the_map_of_the_architecture_has_every_folder() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    folders = {path.parent.name for path in (ROOT / "soak").glob("*/__init__.py")}
+    assert len(folders) > 10
+    assert [name for name in sorted(folders) if f"`soak/{name}`" not in page] == []
+
+
 def test_every_exit_code_is_explained() -> None:
     assert set(MEANS) == set(ExitCode)
 
