@@ -51,4 +51,4 @@ def test_a_page_without_markers_is_refused(graded: dict[str, Any], tmp_path: Pat
     page.write_text("# Nothing here\n")
     ran = CliRunner().invoke(command, ["detect", "--page", str(page)])
     assert ran.exit_code == 1
-    assert "no lines" in ran.output
+    assert "are wanted in it" in ran.output
