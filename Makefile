@@ -4,6 +4,7 @@
 VENV ?= .venv
 PYTHON ?=
 ARGS ?=
+TEST_PROCESSES ?= auto
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -17,8 +18,8 @@ help: ## what there is
 demo: setup ## soak the embedded simulator with a planted fault, about a minute
 	@$(BIN)/soak demo $(ARGS)
 
-test: lint ## everything that needs no real server
-	$(BIN)/python -m pytest $(ARGS)
+test: lint ## everything that needs no real server, in a process for each core (TEST_PROCESSES=0: in one)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: setup ## the detectors on a few probes of every known fault: all are found, clean servers alarm nowhere
 	@records=$$(mktemp -d) && trap 'rm -rf "$$records"' EXIT && $(BIN)/soak bench detect --reduced --records "$$records" $(ARGS)
