@@ -21,7 +21,7 @@ from soak.sglang.session import Session
 from soak.sim.config import SimConfig
 from soak.sim.server import running
 from tests.incident.traces import Script, random_ids
-from tests.run.test_soaking import in_flight, until
+from tests.run.test_soaking import nothing_left, until
 
 ORDINARY = (10, 1000)
 MAX = Manner(Speed.MAX)
@@ -215,8 +215,7 @@ async def test_cancelled_it_leaves_nothing_on_the_server() -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert await session.abort_outstanding() == 0
-        await until(url, lambda n: n == 0)
-        assert await in_flight(url) == 0
+        await nothing_left(url)
 
 
 async def free_question() -> None:

@@ -48,7 +48,10 @@ def load_what_is_slow() -> None:
     no_shrinking = [phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.shrink]
     # without a database: examples that fail for one mutant are no examples of the project's
     hypothesis.settings.register_profile(
-        "mutation", database=None, phases=[p for p in no_shrinking if p is not hypothesis.Phase.explain]
+        "mutation",
+        database=None,
+        deadline=None,
+        phases=[p for p in no_shrinking if p is not hypothesis.Phase.explain],
     )
     hypothesis.settings.load_profile("mutation")
 

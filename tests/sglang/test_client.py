@@ -132,7 +132,7 @@ async def test_cancelling_closes_the_connection(name: str) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(seen.gone.wait(), 5)
+        await asyncio.wait_for(seen.gone.wait(), 20)
 
 
 @pytest.mark.parametrize("wanted", [SCORED, STREAMED])

@@ -25,7 +25,7 @@ from soak.plan.restored import spec_of
 from soak.shards.crew import Crew
 from soak.sim.config import SimConfig
 from soak.sim.server import running
-from tests.run.test_soaking import config, in_flight, until
+from tests.run.test_soaking import config, nothing_left, until
 
 EXACT = SimConfig(numerics="exact", seed=5)
 SPOILED = SimConfig(numerics="exact", seed=5, faults=("state-not-restored",))
@@ -73,7 +73,7 @@ async def test_a_killed_worker_is_gone_on_with_and_no_index_comes_twice(tmp_path
             assert first is not None
             os.kill(first, signal.SIGKILL)
             summary = await run
-        assert await in_flight(url) == 0
+        await nothing_left(url)
     assert {'soak_shard_up{shard="0"} 1.0', 'soak_shard_up{shard="1"} 1.0'} <= set(page.splitlines())
     assert page.count("# TYPE soak_requests_total counter") == 1
     assert "shard 1: its worker was killed by signal 9; gone on with from its journal" in screen.getvalue()
@@ -133,7 +133,7 @@ async def test_an_interrupt_stops_all_and_leaves_nothing_on_the_server(tmp_path:
             if process.returncode is None:
                 process.kill()
         assert process.returncode == 130, output.decode()
-        assert await in_flight(url) == 0
+        await nothing_left(url)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["interrupted"]
     assert [row["number"] for row in summary["shards"]] == [0, 1, 2]

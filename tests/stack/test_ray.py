@@ -19,7 +19,7 @@ import yaml
 
 from soak.sim.config import SimConfig
 from soak.sim.server import running
-from tests.run.test_soaking import config, in_flight, until
+from tests.run.test_soaking import config, nothing_left, until
 
 pytestmark = pytest.mark.stack
 
@@ -111,7 +111,7 @@ async def test_two_actors_are_one_run_and_a_killed_one_is_gone_on_with(
             os.kill(actors_of(process.pid)[0], signal.SIGKILL)
             rest, _ = await process.communicate()
         said += rest.decode()
-        assert await in_flight(url) == 0
+        await nothing_left(url)
     assert process.returncode in (0, 3, 5), said  # what was due while nobody drove was not delivered
     assert re.search(r"shard \d: its actor is gone", said), said
     assert "gone on with from its journal" in said
@@ -130,5 +130,5 @@ async def test_an_interrupt_stops_every_actor(tmp_path: Path, ray_path: Path) ->
         process.send_signal(signal.SIGINT)
         output, _ = await asyncio.wait_for(process.communicate(), 60)
         assert process.returncode == 130, output.decode()
-        await until(url, lambda n: n == 0, within_s=5)
+        await nothing_left(url)
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["interrupted"]

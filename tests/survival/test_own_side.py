@@ -136,7 +136,7 @@ async def test_aborts_of_lost_requests_hold_no_answer_up(monkeypatch: pytest.Mon
     monkeypatch.setattr("soak.sglang.session._TELL_S", 0.05)
     async with SGLangClient("http://127.0.0.1:1") as client:
         session = Session(client, "run")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             answers = await session.generate([np.arange(5, dtype=np.int32)] * 40)
         assert {a.outcome.value for a in answers} == {"disconnected"}
         assert await session.abort_outstanding(0.05) == 40

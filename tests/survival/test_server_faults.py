@@ -237,7 +237,7 @@ async def test_a_server_that_answers_long_after_the_end_reaches_nobody(tmp_path:
         before = (tmp_path / "summary.json").read_bytes()
         sent = server.requests
         late.set()
-        await asyncio.wait_for(answered.wait(), 5)
+        await asyncio.wait_for(answered.wait(), 20)
         await asyncio.sleep(0.3)
         assert server.requests == sent, "nothing is asked after the end"
     assert (tmp_path / "summary.json").read_bytes() == before
@@ -290,4 +290,4 @@ async def test_a_stop_while_the_server_hangs_before_any_load(tmp_path: Path) -> 
         await asyncio.sleep(0.2)
         running.stop.set()
         with pytest.raises(Interrupted):
-            await asyncio.wait_for(running.task, 5)
+            await asyncio.wait_for(running.task, 20)
