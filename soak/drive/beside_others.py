@@ -15,23 +15,51 @@ from soak.oracle.probe import ResumeKind
 from soak.plan.geometry import Geometry
 from soak.plan.shapes import planted
 from soak.sglang.server_metrics import ServerMetrics
+from soak.sglang.session import Ours
+
+
+class OthersEnded:
+    """Requests of others that the server has ended, at least: all that it counts, less all of ours that
+    it may have counted by then. Light traffic shows in it, which no look happens to see running.
+    """
+
+    def __init__(self) -> None:
+        self._first: tuple[float, int] | None = None  # what it counted, and ours that had their answer
+        self._counted = self._known = 0.0
+
+    def look(self, counted: float | None, ours: Ours) -> float:
+        """How many more there are than were known; 0 where the server does not count, or has begun anew."""
+        if counted is None:
+            return 0.0
+        if self._first is None or counted < self._counted:
+            self._first, self._known = (counted, ours.answered), 0.0
+        self._counted = counted
+        first, answered = self._first
+        more = counted - first - (ours.sent - answered) - self._known
+        self._known += max(0.0, more)
+        return max(0.0, more)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Two scrapes in a row, and how many prompts of ours were in flight at either."""
+    """Two scrapes in a row, what of ours was on the server while either was made, and how many requests of
+    others are known to have ended in between.
+    """
 
     before: ServerMetrics
     now: ServerMetrics
-    ours_before: int
-    ours: int
+    ours_before: Ours
+    ours: Ours
+    ended: float = 0.0
 
     @property
     def others(self) -> float:
-        """Requests of others that ran at both, at least. Ours may still wait, so this never says too many."""
+        """Requests of others that ran at both, at least: ours may have waited. A server that counts anew only
+        now and then (SGLang's decode does every few dozen steps) may count ours a while longer.
+        """
         return min(
-            (self.before.running or 0.0) - self.ours_before,
-            (self.now.running or 0.0) - self.ours,
+            (self.before.running or 0.0) - self.ours_before.in_flight,
+            (self.now.running or 0.0) - self.ours.in_flight,
         )
 
     def rose(self, of: Callable[[ServerMetrics], float | None]) -> float:
@@ -65,7 +93,10 @@ _PREFILLS = Sign(
 )
 
 SIGNS: dict[str, Sign] = {
-    "beside-others": Sign(lambda server: server.running is not None, lambda look, _: look.others >= 1),
+    "beside-others": Sign(
+        lambda server: server.running is not None or server.requests_total is not None,
+        lambda look, _: look.ended >= 1 or look.others >= 1,
+    ),
     "prefix-hit": Sign(
         lambda server: server.running is not None and _cached(server) is not None,
         lambda look, _: look.others >= 1 and look.rose(_cached) > 0,
@@ -114,7 +145,7 @@ _OURS = (
         (),
         _never,
         lambda probe, _: probe.shape == planted.NAME,
-        "requests of others ran while ours lay in the cache; the server's number of running requests says so",
+        "requests of others ran while ours lay in the cache; the server's numbers of requests say so",
     ),
 )
 

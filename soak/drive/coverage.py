@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from soak.drive.beside_others import BESIDE_OTHERS, SIGNS, Look
+from soak.drive.beside_others import BESIDE_OTHERS, SIGNS, Look, OthersEnded
 from soak.drive.conjunctions import CONJUNCTIONS
 from soak.drive.coverage_state import ConjunctionCoverage, CoverageState
 from soak.drive.observation import Observation
@@ -14,6 +14,7 @@ from soak.plan.geometry import Geometry
 from soak.plan.shapes import planted
 from soak.runners.faults import FAULTS
 from soak.sglang.server_metrics import ServerMetrics
+from soak.sglang.session import NOTHING, Ours
 
 _ORDER = (CoverageState.NOT_REACHED, CoverageState.PRESUMED, CoverageState.CONFIRMED)
 
@@ -52,7 +53,8 @@ class Coverage:
             for c in self._watched:
                 if c.reached_by != planted.NAME or c.name in SIGNS:
                     self._untold(c.name)
-        self._looked: tuple[ServerMetrics, int] | None = None
+        self._looked: tuple[ServerMetrics, Ours] | None = None
+        self._others_ended = OthersEnded()
         self._count = {c.name: 0 for c in self._watched}
         self._last: dict[str, float] = {}
         self._probes = {c.name: 0 for c in self._watched}
@@ -86,18 +88,19 @@ class Coverage:
         if self._state[name] is not CoverageState.NOT_APPLICABLE:
             self._state[name] = CoverageState.UNOBSERVABLE
 
-    def _look(self, server: ServerMetrics, ours: int) -> None:
+    def _look(self, server: ServerMetrics, ours: Ours) -> None:
         """What the server's counters say of others since the last scrape."""
         looked, self._looked = self._looked, (server, ours)
-        look = None if looked is None else Look(looked[0], server, looked[1], ours)
+        ended = self._others_ended.look(server.requests_total, ours)
+        look = None if looked is None else Look(looked[0], server, looked[1], ours, ended)
         for name, sign in SIGNS.items():
             if self._state[name] is CoverageState.UNOBSERVABLE and sign.told(server):
                 self._state[name] = CoverageState.NOT_REACHED
             if look is not None and sign.seen(look, self._geometry):
                 self._reached(name, CoverageState.PRESUMED)
 
-    def observe_server(self, server: ServerMetrics | None, ours: int = 0) -> None:
-        """One scrape of the server, None if there is none. ours: prompts of this run that were in flight.
+    def observe_server(self, server: ServerMetrics | None, ours: Ours = NOTHING) -> None:
+        """One scrape of the server, None if there is none. ours: what of this run was there meanwhile.
 
         A counter that rose says that it happened, not that it happened to one of us: so it is presumed, and
         only as long as no answer has confirmed it. A counter that is not there yet has not counted anything.

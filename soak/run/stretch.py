@@ -160,7 +160,7 @@ class Stretch:
             record.journal.server_said(parts.watch.latest)
             record.journal.tick()
             record.metrics.set_journal(record.journal.written, record.journal.dropped, record.journal.bytes)
-        record.coverage.observe_server(parts.watch.latest, parts.session.prompts_in_flight)
+        record.coverage.observe_server(parts.watch.latest, parts.watch.ours)
         report, coverage, (verdict, _) = record.detector.report(), record.coverage.report(), record.verdict()
         probing = max(0, parts.session.prompts_in_flight - driver.in_flight)
         record.metrics.set_report(report, parts.desk.muted())

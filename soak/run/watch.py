@@ -10,6 +10,7 @@ from soak.drive.brake import Brake
 from soak.run.continuity import Continuity
 from soak.sglang.client import SGLangClient
 from soak.sglang.server_metrics import LOADS, ServerMetrics, parse_loads, parse_metrics
+from soak.sglang.session import NOTHING, Session
 
 _POLL_S = 0.05  # by itself the throttler would wake the event loop a hundred times a second
 
@@ -19,6 +20,7 @@ class ServerWatch:
 
     /metrics if the server has it, else /v1/loads: the same queue and usage, and no counters. continuity: told
     of every look, and may say that another server answers by now; without one that is not looked for.
+    session: knows what of ours was on the server while it was looked at.
     """
 
     def __init__(
@@ -27,12 +29,14 @@ class ServerWatch:
         brake: Brake,
         lost_after_s: float,
         continuity: Continuity | None = None,
+        session: Session | None = None,
     ) -> None:
         self._client, self._brake, self._lost_after_s = client, brake, lost_after_s
-        self._continuity = continuity
+        self._continuity, self._session = continuity, session
         self._throttler = Throttler(rate_limit=1, period=1.0, retry_interval=_POLL_S)
         self._last_alive = time.monotonic()
         self.latest: ServerMetrics | None = None
+        self.ours = NOTHING  # what of ours the server may have counted when it said the latest
 
     def alive(self) -> None:
         """Something answered just now."""
@@ -48,12 +52,12 @@ class ServerWatch:
         while self._gone_s < self._lost_after_s:
             silent_since = self._last_alive
             async with self._throttler:
+                looked = None if self._session is None else self._session.looking()
                 text = await self._client.metrics_text()
             if text is not None:
                 self.alive()
-                self.latest = parse_metrics(text)
-            else:
-                self.latest = await self._loads()
+            latest = await self._loads() if text is None else parse_metrics(text)
+            self.latest, self.ours = latest, NOTHING if looked is None else looked()
             self._brake.server_says(self.latest)
             if self._continuity is not None:
                 there = self._last_alive > silent_since

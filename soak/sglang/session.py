@@ -12,6 +12,7 @@ import heapq
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
 
 from soak.sglang.client import SGLangClient
 from soak.sglang.exchange import Answer, GenerateRequest, TokenIds
@@ -24,6 +25,20 @@ _LONGEST_S = 60.0  # how long aborts go on past their time while the server stil
 def rid_of(session: str, serial: int) -> str:
     """The rid of that number: soak-<run>-<process>-<ten digits>."""
     return f"soak-{session}-{serial:010d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """Prompts of a session while a server was looked at. in_flight: at most so many at once; sent: since the
+    session began, until the look was over; answered: of those, before it began.
+    """
+
+    in_flight: int = 0
+    sent: int = 0
+    answered: int = 0
+
+
+NOTHING = Ours()
 
 
 class Session:
@@ -51,6 +66,7 @@ class Session:
         # namespaces must never meet.
         self.run_id = f"{run_id}-{token or secrets.token_hex(4)}"
         self.prompts_in_flight = 0
+        self._most_in_flight = self._sent = self._answered = 0  # prompts
         self._serial = 0
         self._outstanding: set[str] = set()
         self._oldest: list[str] = []  # a heap of what was sent; what is settled goes when met
@@ -65,6 +81,11 @@ class Session:
         """The next rid."""
         self._serial += 1
         return rid_of(self.run_id, self._serial)
+
+    def looking(self) -> Callable[[], Ours]:
+        """Call when a look at the server begins, and what it returns when that ends. One look at a time."""
+        self._most_in_flight, answered = self.prompts_in_flight, self._answered
+        return lambda: Ours(self._most_in_flight, self._sent, answered)
 
     def rank_of(self, index: int) -> int | None:
         """The data-parallel rank for all that an index of the plan leads to; None where there is one."""
@@ -87,6 +108,8 @@ class Session:
         request = GenerateRequest(prompts=wanted, rids=rids, **fields)  # type: ignore[arg-type]
         self._remember(rids)
         self.prompts_in_flight += len(rids)
+        self._sent += len(rids)
+        self._most_in_flight = max(self._most_in_flight, self.prompts_in_flight)
         try:
             answers = await self.client.generate(request)
         finally:
@@ -99,6 +122,7 @@ class Session:
         lost = []
         for answer in answers:
             if answer.outcome.settled:
+                self._answered += 1
                 self._outstanding.discard(answer.rid)
             elif answer.rid in self._outstanding:
                 lost.append(answer.rid)

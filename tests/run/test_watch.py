@@ -7,21 +7,25 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import numpy as np
 from aiohttp import web
 
 from soak.drive.brake import Brake, StopLimits
 from soak.run.watch import ServerWatch
 from soak.sglang.client import SGLangClient
+from soak.sglang.session import Session
 from soak.sim.config import SimConfig
 from soak.sim.server import running
 from tests.sglang.misbehaving import serving
 
 
 @asynccontextmanager
-async def watching(url: str, limits: StopLimits) -> AsyncIterator[tuple[ServerWatch, Brake]]:
+async def watching(
+    url: str, limits: StopLimits, session: Session | None = None
+) -> AsyncIterator[tuple[ServerWatch, Brake]]:
     async with SGLangClient(url) as client:
         brake = Brake(limits)
-        watch = ServerWatch(client, brake, lost_after_s=30)
+        watch = ServerWatch(client, brake, lost_after_s=30, session=session)
         task = asyncio.create_task(watch.until_lost())
         try:
             yield watch, brake
@@ -85,3 +89,21 @@ async def test_a_server_with_neither_is_alive_all_the_same() -> None:
         await until(lambda: bool(asked) and watch.silent_s < before + 1)
         assert watch.latest is None
         assert brake.reason is None
+
+
+async def test_what_was_in_flight_while_the_server_was_asked_is_ours_though_it_is_answered_by_then() -> None:
+    """Else a request that ends between the server's words and ours passes for one of somebody else's."""
+    sessions: list[Session] = []
+
+    async def metrics(_: web.Request) -> web.Response:
+        if sessions:  # ours comes and goes while the server counts
+            await sessions[0].generate([np.arange(5, dtype=np.int32)])
+        return web.Response(text="sglang:num_running_reqs 1.0\n")
+
+    async with serving(routes={"/metrics": metrics}) as url, SGLangClient(url) as client:
+        sessions.append(Session(client, "run"))
+        async with watching(url, StopLimits(), sessions[0]) as (watch, _):
+            await until(lambda: watch.latest is not None)
+            assert watch.latest is not None and watch.latest.running == 1
+            assert (watch.ours.in_flight, watch.ours.sent, watch.ours.answered) == (1, 1, 0)
+            assert sessions[0].prompts_in_flight == 0
