@@ -47,8 +47,8 @@ async def test_a_healthy_server_remembers_rightly(tmp_path: Path) -> None:
 async def test_a_planted_fault_is_found(
     tmp_path: Path, fault: str, actions: list[dict[str, Any]], name: str, sim: dict[str, Any]
 ) -> None:
-    """A prefix may by chance be on the device still, or in no tier any more: three tries."""
-    for attempt in range(3):
+    """A prefix may by chance be on the device still, or in no tier any more: some tries."""
+    for attempt in range(8):
         report = await through(tmp_path / str(attempt), fault, actions, name, **sim)
         found = condition(report, name)
         if found["held"] is False:

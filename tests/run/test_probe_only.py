@@ -64,7 +64,7 @@ def config(url: str) -> configs.Config:
                 "rate": 20, "concurrency": 2, "tail": 24, "continuation": 24, "oldest": 8,
                 "amnesia_share": 0, "repeat_share": 0,
             },
-            "budget": {"pool_share_per_minute": 3},
+            "budget": {"pool_share_per_minute": 20},  # of a small pool: the share must not end the probing
             "detect": {"p0_max": 0.5, "min_valid_probes": 10, "max_abs_d": 1e-3},
             "thresholds": {"delivered_share": 0},
             "metrics": {"port": None},
