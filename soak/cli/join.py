@@ -11,14 +11,14 @@ import orjson
 
 from soak.cli.stoppable import fail
 from soak.export.closing import closing_words
-from soak.export.summary import as_json, write_atomically
+from soak.export.summary import SUMMARY_NAME, as_json, write_atomically
 from soak.run.exit_code import ExitCode
 from soak.shards.together import NotShards, told_of_shards
 
 
 def _summary(path: Path) -> dict[str, Any]:
     """Of a folder of a run, or a file. Raises NotShards in words."""
-    file = path / "summary.json" if path.is_dir() else path
+    file = path / SUMMARY_NAME if path.is_dir() else path
     try:
         read = orjson.loads(file.read_bytes())
     except OSError as error:

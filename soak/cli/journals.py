@@ -11,12 +11,12 @@ import click
 
 from soak.config import ConfigError
 from soak.export.course_file import COURSE_NAME
+from soak.export.summary import SUMMARY_NAME
 from soak.incident.journal_file import JOURNAL_NAME, journal_path
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 RUNS = Path("soak-runs")
-SUMMARY_NAME = "summary.json"
 
 
 def journal_options(command: F) -> F:

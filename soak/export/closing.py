@@ -118,6 +118,16 @@ def wrapped(indent: str, text: str) -> list[str]:
     )
 
 
+def alarm_names(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    """Each alarm as the verdict's reason for it begins: what, by which channel, on which stream."""
+    return tuple(f"{a['verdict']} by {a['channel']} on {a['stream']}" for a in summary["detector"]["alarms"])
+
+
+def prompts(count: int) -> str:
+    """So many of them."""
+    return f"{count:,} prompts" if count > 1 else "one prompt"
+
+
 def _verdict(summary: Mapping[str, Any]) -> list[str]:
     verdict = str(summary["verdict"])
     lines = [f"{verdict}: {VERDICT_SENTENCES[verdict]}."]
@@ -125,9 +135,9 @@ def _verdict(summary: Mapping[str, Any]) -> list[str]:
         lines.append("INTERRUPTED: the run was stopped early; this is what it had found so far.")
     if summary["simulator"]:
         lines.append("The target was soak's own simulator, not a real SGLang server.")
-    told = {f"{a['verdict']} by {a['channel']} on {a['stream']}" for a in summary["detector"]["alarms"]}
+    told = alarm_names(summary)
     for reason in summary["reasons"]:
-        if not reason.startswith(tuple(told)):  # the findings below say it again, with the alarm's id
+        if not reason.startswith(told):  # the findings below say it again, with the alarm's id
             lines += wrapped("  - ", reason)
     return lines
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from soak.export.closing import printable, wrapped
+from soak.export.closing import printable, prompts, wrapped
 from soak.export.incident_words import heading
 from soak.incident.incident import Incident
 from soak.incident.journal_reader import PromptRow
@@ -19,8 +19,8 @@ def gone_words(incident: Incident, lost: Sequence[PromptRow], seed: int | None) 
     if not lost:
         lines += wrapped("", "Nothing of soak's own is known to have been under way.")
     else:
-        count = f"{len(lost):,} prompts, the latest sent first" if len(lost) > 1 else "one prompt"
-        lines.append(f"Under way when it went, {count}")
+        order = ", the latest sent first" if len(lost) > 1 else ""
+        lines.append(f"Under way when it went, {prompts(len(lost))}{order}")
         lines += [f"  {_told(row, incident.raised_us)}" for row in lost[:_MOST_LISTED]]
         if len(lost) > _MOST_LISTED:
             lines.append(f"  and {len(lost) - _MOST_LISTED:,} more")

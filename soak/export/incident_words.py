@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from soak.drive.deed import LOAD
-from soak.export.closing import counts, nats, printable, seconds, wrapped
+from soak.export.closing import counts, nats, printable, prompts, seconds, wrapped
 from soak.export.picture import picture
 from soak.incident.about import About
 from soak.incident.candidates import Candidate
@@ -201,8 +201,7 @@ def _listed(trace: Trace, places: Sequence[int]) -> str:
         return "nothing of ours"
     names = [_name(trace, place) for place in places[:_MOST_LISTED]]
     more = len(places) - len(names)
-    count = f"{len(places):,} prompts" if len(places) > 1 else "one prompt"
-    return f"{count}: {', '.join(names)}{f' and {more:,} more' if more else ''}"
+    return f"{prompts(len(places))}: {', '.join(names)}{f' and {more:,} more' if more else ''}"
 
 
 def _server(told: Told) -> list[str]:

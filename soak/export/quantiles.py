@@ -57,6 +57,9 @@ class LogSketch:
         """Count one value. Raises ValueError for NaN, and for negative values unless signed."""
         if not (value >= 0.0 or (value < 0.0 and self.signed)):
             raise ValueError(f"{value} cannot be counted")
+        self._count(value)
+
+    def _count(self, value: float) -> None:
         if not -LARGEST <= value <= LARGEST:
             value = math.copysign(LARGEST, value)
         place = self._place(abs(value))
@@ -73,7 +76,7 @@ class LogSketch:
             if not all(value >= 0.0 or (value < 0.0 and self.signed) for value in values):
                 raise ValueError("an entry cannot be counted")
             for value in values:
-                self.add(value)
+                self._count(value)
             return
         flat = np.clip(np.asarray(values, dtype=np.float64).ravel(), -LARGEST, LARGEST)
         if flat.size == 0:

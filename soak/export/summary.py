@@ -24,6 +24,8 @@ from soak.drive.coverage_state import ConjunctionCoverage
 from soak.export.tally import Tally
 
 SCHEMA_VERSION = 1
+SUMMARY_NAME = "summary.json"
+"""In the folder of a run."""
 
 
 @dataclass(frozen=True, slots=True)

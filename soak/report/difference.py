@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from soak.export.closing import alarm_names
 from soak.export.course import Course
 from soak.export.quantiles import LogSketch
 from soak.report.chance import adjusted, rank_test, share_test
@@ -114,10 +115,7 @@ def _reached(run: RunOnDisk) -> set[str]:
 
 
 def _alarms(run: RunOnDisk) -> tuple[str, ...]:
-    return tuple(
-        f"{alarm['verdict']} by {alarm['channel']} on {alarm['stream']}"
-        for alarm in sorted(run.summary["detector"]["alarms"], key=lambda each: each["verdict"] != "CORRUPT")
-    )
+    return tuple(sorted(alarm_names(run.summary), key=lambda name: not name.startswith("CORRUPT")))
 
 
 def _lines(a: Mapping[str, Any], b: Mapping[str, Any], without: tuple[str, ...] = ()) -> tuple[str, ...]:

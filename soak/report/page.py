@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from soak import __version__
-from soak.export.closing import EXIT_WORDS, VERDICT_SENTENCES, seconds
+from soak.export.closing import EXIT_WORDS, VERDICT_SENTENCES, alarm_names, seconds
 from soak.export.summary import public_address
 from soak.report import sections
 from soak.report.incidents import command, flat, incidents
@@ -90,7 +90,7 @@ def _notices(run: RunOnDisk) -> Safe:
     if run.why:
         said.append(f"What happened over time cannot be shown: {run.why}.")
     reasons = [str(r) for r in summary["reasons"]]
-    told = tuple(f"{a['verdict']} by {a['channel']} on {a['stream']}" for a in summary["detector"]["alarms"])
+    told = alarm_names(summary)
     shown = [reason for reason in reasons if not (told and reason.startswith(told))]
     alarms = [
         f"{a['verdict']} by {a['channel']} in {a['stream'] or a['shape']}: {a['evidence']}"

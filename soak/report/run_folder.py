@@ -15,10 +15,9 @@ import orjson
 
 from soak.export.course import Course
 from soak.export.course_file import COURSE_NAME, MOST_BYTES, read_course_file
-from soak.export.summary import SCHEMA_VERSION
+from soak.export.summary import SCHEMA_VERSION, SUMMARY_NAME
 from soak.incident.journal_file import JOURNAL_NAME
 
-SUMMARY_NAME = "summary.json"
 _SHARDS = "shard-*"  # folders of the processes of one run, inside its own
 _WANTED = ("verdict", "detector", "probes", "divergence", "coverage", "load", "requests", "incidents", "gaps")
 

@@ -145,7 +145,7 @@ def wire(
         say=record.say,
         beside=target.beside,
     )
-    watch = ServerWatch(client, brake, config.stop.lost_after, continuity, session)
+    watch = ServerWatch(session, brake, config.stop.lost_after, continuity)
 
     def observe(seen: Observation) -> None:
         if (seen.answer.http_status or 500) < 500:

@@ -147,7 +147,7 @@ class Replaying:
                 say=self._say,
                 beside=target.beside,
             )
-            self._watch = ServerWatch(client, brake, config.stop.lost_after, continuity)
+            self._watch = ServerWatch(session, brake, config.stop.lost_after, continuity)
 
             async def gate(tokens: int) -> None:
                 while brake.reason is not None or not allowance.take(tokens):

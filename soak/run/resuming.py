@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from soak.config import Config, ConfigError
+from soak.export.summary import SUMMARY_NAME
 from soak.incident.about import spec_differences
 from soak.incident.journal_file import JournalUnusable, journal_path
 from soak.incident.journal_reader import JournalReader
@@ -107,7 +108,7 @@ def earlier(config: Config, out: Path) -> Earlier | None:
 
 def _refuse_whole(out: Path) -> None:
     """Raises ConfigError for a run that came to its end: going on would write nothing over its summary."""
-    path = out / "summary.json"
+    path = out / SUMMARY_NAME
     try:
         summary = orjson.loads(path.read_bytes())
         whole = not summary["interrupted"] and summary["exit_code"] != ExitCode.TARGET

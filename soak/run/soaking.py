@@ -20,7 +20,7 @@ from soak.drive.beside_others import BESIDE_OTHERS
 from soak.drive.conjunctions import CONJUNCTIONS
 from soak.export.course_file import CourseFile
 from soak.export.exposition import Exposition
-from soak.export.summary import write_atomically
+from soak.export.summary import SUMMARY_NAME, write_atomically
 from soak.export.terminal import Terminal
 from soak.plan.spec import PLAN_VERSION
 from soak.run.alarms_api import AlarmsApi
@@ -142,7 +142,7 @@ class SoakRun:
             if before is not None:
                 before.refuse_another(identity)
                 first = before.first_index(config, self._out)
-            (self._out / "summary.json").unlink(missing_ok=True)  # an earlier run's is no verdict on this one
+            (self._out / SUMMARY_NAME).unlink(missing_ok=True)  # an earlier run's is no verdict on this one
             probes = 0 if before is None else before.left.probe
             trail = Trail(self._out, identity.run_id, say, index=first - 1, probe=probes)
             session = Session(
@@ -189,7 +189,7 @@ class SoakRun:
         summary = told_together(summaries)
         summary["shard"] = shard_facts(self._planned, whole.identity.run_id)
         try:
-            write_atomically(self._out / "summary.json", summary)
+            write_atomically(self._out / SUMMARY_NAME, summary)
         except OSError as error:  # a full disk must not cost the verdict: it is shown all the same
             unwritten = f"{self._out / 'summary.json'} could not be written: {error.strerror or error}"
             summary["reasons"].append(unwritten)

@@ -8,7 +8,6 @@ from asyncio_throttle.throttler import Throttler
 
 from soak.drive.brake import Brake
 from soak.run.continuity import Continuity
-from soak.sglang.client import SGLangClient
 from soak.sglang.server_metrics import LOADS, ServerMetrics, parse_loads, parse_metrics
 from soak.sglang.session import NOTHING, Session
 
@@ -25,14 +24,14 @@ class ServerWatch:
 
     def __init__(
         self,
-        client: SGLangClient,
+        session: Session,
         brake: Brake,
         lost_after_s: float,
         continuity: Continuity | None = None,
-        session: Session | None = None,
     ) -> None:
-        self._client, self._brake, self._lost_after_s = client, brake, lost_after_s
-        self._continuity, self._session = continuity, session
+        self._session, self._client = session, session.client
+        self._brake, self._lost_after_s = brake, lost_after_s
+        self._continuity = continuity
         self._throttler = Throttler(rate_limit=1, period=1.0, retry_interval=_POLL_S)
         self._last_alive = time.monotonic()
         self.latest: ServerMetrics | None = None
@@ -52,12 +51,15 @@ class ServerWatch:
         while self._gone_s < self._lost_after_s:
             silent_since = self._last_alive
             async with self._throttler:
-                looked = None if self._session is None else self._session.looking()
+                looked = self._session.looking()
                 text = await self._client.metrics_text()
+            latest: ServerMetrics | None
             if text is not None:
                 self.alive()
-            latest = await self._loads() if text is None else parse_metrics(text)
-            self.latest, self.ours = latest, NOTHING if looked is None else looked()
+                latest = parse_metrics(text)
+            else:
+                latest = await self._loads()
+            self.latest, self.ours = latest, looked()
             self._brake.server_says(self.latest)
             if self._continuity is not None:
                 there = self._last_alive > silent_since

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from soak.config import Config, ConfigError
 from soak.export.closing import counts
 from soak.export.exposition import Exposition, MetricsUnavailable
-from soak.export.summary import write_atomically
+from soak.export.summary import SUMMARY_NAME, write_atomically
 from soak.export.terminal import Terminal
 from soak.run.connecting import Interrupted, unless_stopped
 from soak.run.identity import Identity
@@ -113,7 +113,7 @@ class Crew:
         config = self._config.model_copy(
             update={"run": self._config.run.model_copy(update={"nonce": identity.nonce})}
         )
-        (self._out / "summary.json").unlink(missing_ok=True)
+        (self._out / SUMMARY_NAME).unlink(missing_ok=True)
         write_atomically(self._out / "run.json", identity.as_dict())
         wanted = tasks(config, self._out, targets, self._command)
         exposition = await self._expose([task.number for task in wanted])
@@ -134,7 +134,7 @@ class Crew:
             list(self._summaries.values()), sums=sums, lost=self._lost, interrupted=stop.is_set()
         )
         summary["replay_command"] = self._command
-        write_atomically(self._out / "summary.json", summary)
+        write_atomically(self._out / SUMMARY_NAME, summary)
         return summary
 
     async def _look(self, stop: asyncio.Event) -> tuple[Identity, list[Target]]:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from soak.drive.deed import LOAD, PAUSE
+from soak.incident.about import About
 from soak.incident.bundle import write_bundle
 from soak.incident.journal_reader import JournalReader
 from soak.incident.rebuild import read_incident
-from soak.incident.trace import Origin
+from soak.incident.trace import Origin, Trace
 from soak.oracle.probe import ProbeOutcome
 from soak.plan.shapes import canary, pause_queue, strict_json
 from tests.incident.circle import config, replay, simulator, soaked
@@ -28,25 +29,30 @@ SWAPPING: dict[str, Any] = {
 }
 
 
+async def swapped(
+    url: str, run: Path, load: dict[str, Any], *, before: str, disruptive: bool = False
+) -> tuple[Trace, About]:
+    """The incident of a soak that was found as soon as an answer had changed hands."""
+    soaking = config(
+        url,
+        target={"url": url, "disruptive": disruptive},
+        load=load,
+        detect={"max_abs_d": None},
+        probe={"rate": 1},
+        journal={"before": before, "after": "200ms", "window": "30s"},
+    )
+    name = await soaked(soaking, run)
+    with closing(JournalReader(run / "journal.sqlite")) as reader:
+        return read_incident(reader, name)
+
+
 async def test_a_canary_with_anothers_answer_is_met_again_between_the_pauses_of_its_load(
     tmp_path: Path,
 ) -> None:
     run, bundle, lenient = tmp_path / "run", tmp_path / "bundle", tmp_path / "lenient.yaml"
     lenient.write_text("target: {disruptive: true}\n")
     async with simulator(FAULT, context_len=400) as url:
-        name = await soaked(
-            config(
-                url,
-                target={"url": url, "disruptive": True},
-                load=SWAPPING,
-                detect={"max_abs_d": None},
-                probe={"rate": 1},
-                journal={"before": "3s", "after": "200ms", "window": "30s"},
-            ),
-            run,
-        )
-        with closing(JournalReader(run / "journal.sqlite")) as reader:
-            trace, about = read_incident(reader, name)
+        trace, about = await swapped(url, run, SWAPPING, before="3s", disruptive=True)
         case = trace.case
         assert (case.shape, case.outcome) == (canary.NAME, ProbeOutcome.BROKEN_INVARIANT)
         place = trace.sent[case.victim or 0]
@@ -75,18 +81,7 @@ BOUND: dict[str, Any] = {**SWAPPING, "shapes": {strict_json.NAME: 1}, "rate": 2,
 async def test_a_schema_with_anothers_constant_is_met_again_by_the_schemas_of_then(tmp_path: Path) -> None:
     run, bundle = tmp_path / "run", tmp_path / "bundle"
     async with simulator(FAULT, context_len=400, tokenizer=True) as url:
-        name = await soaked(
-            config(
-                url,
-                load=BOUND,
-                detect={"max_abs_d": None},
-                probe={"rate": 1},
-                journal={"before": "1s", "after": "200ms", "window": "30s"},
-            ),
-            run,
-        )
-        with closing(JournalReader(run / "journal.sqlite")) as reader:
-            trace, about = read_incident(reader, name)
+        trace, about = await swapped(url, run, BOUND, before="1s")
         case = trace.case
         assert (case.shape, case.outcome) == (strict_json.NAME, ProbeOutcome.BROKEN_INVARIANT)
         own = trace.sent[case.victim or 0]

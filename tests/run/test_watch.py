@@ -25,7 +25,7 @@ async def watching(
 ) -> AsyncIterator[tuple[ServerWatch, Brake]]:
     async with SGLangClient(url) as client:
         brake = Brake(limits)
-        watch = ServerWatch(client, brake, lost_after_s=30, session=session)
+        watch = ServerWatch(session or Session(client, "run"), brake, lost_after_s=30)
         task = asyncio.create_task(watch.until_lost())
         try:
             yield watch, brake

@@ -91,10 +91,10 @@ async def serving(
 
     app = web.Application(client_max_size=1 << 28)
     app.router.add_post("/generate", generate)
+    for path, answer in (routes or {}).items():
+        app.router.add_route("*", path, answer if callable(answer) else _json(answer))
     for path in ("/abort_request", "/flush_cache", "/pause_generation", "/continue_generation"):
         app.router.add_post(path, control)
-    for path, answer in (routes or {}).items():
-        app.router.add_get(path, answer if callable(answer) else _json(answer))
     # A handler hears that its client has gone, as under uvicorn.
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -35,22 +33,6 @@ def one_answer_each(hangs_from: int | None = None) -> Behaviour:
         return await misbehaving.well(request, asked)
 
     return behaviour
-
-
-@asynccontextmanager
-async def answering(
-    method: str, path: str, handler: Callable[[web.Request], Awaitable[web.Response]]
-) -> AsyncIterator[str]:
-    """The address of a server that has that one path."""
-    app = web.Application()
-    app.router.add_route(method, path, handler)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
 
 
 @pytest.mark.parametrize("wanted", [SCORED, STREAMED], ids=["whole", "streamed"])
@@ -92,7 +74,7 @@ async def test_a_control_call_goes_out_again_on_a_new_connection() -> None:
         await asyncio.sleep(0.02)  # so that several are on their way at once
         return web.Response(text="metrics")
 
-    async with answering("GET", "/metrics", once) as url, SGLangClient(url) as client:
+    async with serving(routes={"/metrics": once}) as url, SGLangClient(url) as client:
         assert await asyncio.gather(*(client.metrics_text() for _ in range(4))) == ["metrics"] * 4
         assert await client.metrics_text() == "metrics"
 
@@ -121,7 +103,7 @@ async def test_a_flush_is_asked_for_until_the_server_is_idle(
         asked += 1
         return web.Response(text="pending requests", status=400 if asked <= busy else 200)
 
-    async with answering("POST", "/flush_cache", control) as url, SGLangClient(url) as client:
+    async with serving(routes={"/flush_cache": control}) as url, SGLangClient(url) as client:
         done, words = await client.flush(within_s)
     assert done is flushed
     assert flushed or "pending requests" in words
